@@ -1,0 +1,27 @@
+"""samplemask: a failed rollout is not a zero.
+
+Reads an environment's verdict on its own reward and decides which rows train and which vote.
+This package needs pydantic and numpy; it never imports torch or a trainer.
+"""
+
+from samplemask.accounting import Coverage, Disposition, step_metrics
+from samplemask.errors import ContractError, OutageError, SampleMaskError, SeamError
+from samplemask.policy import MaskPolicy, RowPlan, plan_rows
+from samplemask.verdict import Verdict, read_verdict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ContractError",
+    "Coverage",
+    "Disposition",
+    "MaskPolicy",
+    "OutageError",
+    "RowPlan",
+    "SampleMaskError",
+    "SeamError",
+    "Verdict",
+    "plan_rows",
+    "read_verdict",
+    "step_metrics",
+]

@@ -1,0 +1,131 @@
+"""Every rollout counted once: dispositions, coverage, and the metrics of one training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.errors import ContractError
+from samplemask.policy import Kinds, RowPlan, count_kinds
+from samplemask.verdict import FAILURE_CLASS, Verdict
+
+PREFIX = "mask_sample/"
+
+
+class Disposition(str, Enum):
+    """What became of one expected rollout. The five exclude each other."""
+
+    SCORED = "scored"
+    """Its reward is a measurement; a true zero is one."""
+    MASKED = "masked"
+    """It ran to its end, but its reward is not a measurement."""
+    FAILED = "failed"
+    """Its attempt ended in a recorded failure (`_ng_failure_class`, or an error instead of a reward)."""
+    OMITTED = "omitted"
+    """It was expected and known not to have run (a killed attempt leaves no row)."""
+    UNKNOWN = "unknown"
+    """It was expected and left no trace: the residual."""
+
+    @classmethod
+    def of(cls, verdict: Verdict, response: Mapping[str, Any] | None = None) -> Disposition:
+        """Return the disposition of a rollout that left a row.
+
+        Args:
+            verdict: The row's reading.
+            response: The row; one that carries `error` instead of a reward is a failed attempt.
+        """
+        if not verdict.mask_sample:
+            return cls.SCORED
+        reports_error = response is not None and response.get("error") is not None
+        if FAILURE_CLASS in verdict.sources or (reports_error and verdict.sources == ("reward",)):
+            return cls.FAILED
+        return cls.MASKED
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many rollouts were expected and what became of them; the five always add up.
+
+    Give `expected` and the unknown ones are the residual, or give `unknown`, or both.
+
+    Attributes:
+        scored: Rollouts whose reward is a measurement.
+        masked: Rollouts whose reward is not.
+        failed: Rollouts that ended in a recorded failure.
+        omitted: Rollouts known not to have run.
+        unknown: Rollouts that left no trace.
+        expected: All of them.
+
+    Raises:
+        ContractError: A count is negative, or more rollouts are accounted for than were expected.
+    """
+
+    scored: int = 0
+    masked: int = 0
+    failed: int = 0
+    omitted: int = 0
+    unknown: int = None  # type: ignore[assignment]  # resolved in __post_init__
+    expected: int = None  # type: ignore[assignment]  # resolved in __post_init__
+
+    def __post_init__(self) -> None:
+        known = self.scored + self.masked + self.failed + self.omitted
+        if self.unknown is None:
+            object.__setattr__(self, "unknown", 0 if self.expected is None else self.expected - known)
+        if self.expected is None:
+            object.__setattr__(self, "expected", known + self.unknown)
+        counts = {name.value: getattr(self, name.value) for name in Disposition}
+        if min(counts.values()) < 0 or sum(counts.values()) != self.expected:
+            expected = f"counts of at least 0 that add up to expected={self.expected}"
+            to_do = "Count each rollout once, and expect every rollout that left a row."
+            raise ContractError.of("Coverage", expected, counts, to_do)
+
+    def __add__(self, other: Coverage) -> Coverage:
+        names = [name.value for name in Disposition]
+        return Coverage(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+def step_metrics(
+    plan: RowPlan,
+    reward_B: npt.ArrayLike,
+    kinds_B: Kinds | None = None,
+) -> dict[str, float]:
+    """Return the `mask_sample/*` metrics of one training step.
+
+    Args:
+        plan: The step's plan.
+        reward_B: float (B,) rewards; those of masked rows may hold anything.
+        kinds_B: (B,) failure kinds, None where there is none.
+
+    Returns:
+        `masked_pct` (0 to 100), `reward` and `reward_unmasked` (means over finite rewards; left out
+        when nothing was measured), `rows_trained`, `groups_dropped`, `groups_thin`,
+        `no_signal_step` (0 or 1) and `kind/<failure_kind>` (rows). Empty when nothing is masked
+        and nothing was dropped: a healthy step publishes what it always did.
+
+    Raises:
+        ContractError: `reward_B` does not have one value per row.
+    """
+    rows = len(plan.masked_B)
+    if not plan.masked_B.any() and plan.changes_nothing:
+        return {}
+    rewards = np.asarray(reward_B, dtype=np.float64)
+    if rewards.shape != (rows,):
+        expected = f"one reward per row, shape ({rows},)"
+        raise ContractError.of("reward_B", expected, rewards.shape, "Sum over tokens first.")
+    metrics: dict[str, float] = {"masked_pct": 100.0 * float(plan.masked_B.mean())}
+    finite = np.isfinite(rewards)
+    for name, taken in (("reward", finite), ("reward_unmasked", finite & ~plan.masked_B)):
+        if taken.any():
+            metrics[name] = float(rewards[taken].mean())
+    metrics["rows_trained"] = float(plan.trains_B.sum())
+    metrics["groups_dropped"] = float(plan.dropped_groups)
+    metrics["groups_thin"] = float(plan.thin_groups)
+    metrics["no_signal_step"] = float(not plan.trains_B.any())
+    for kind, count in count_kinds(plan.masked_B, kinds_B).items():
+        metrics[f"kind/{kind}"] = float(count)
+    return {PREFIX + name: value for name, value in metrics.items()}

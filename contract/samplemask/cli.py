@@ -1,0 +1,6 @@
+"""The `samplemask` command."""
+
+
+def main() -> int:
+    """Run the command."""
+    return 0

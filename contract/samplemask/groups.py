@@ -1,0 +1,76 @@
+"""Group ids to dense codes: the first step of everything that is done per group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.errors import ContractError
+
+_TO_DO = "Pass one id per row, such as verl's uid or the index of the prompt."
+
+
+def group_codes(group_B: npt.ArrayLike | Sequence[Any], rows: int) -> tuple[npt.NDArray[np.intp], int]:
+    """Number the groups of a batch.
+
+    Args:
+        group_B: (B,) group ids: integers, strings, or any hashable values.
+        rows: B, the number of rows expected.
+
+    Returns:
+        Codes from 0 to G - 1, intp (B,), in an order that is not specified, and G.
+
+    Raises:
+        ContractError: Wrong shape, or a missing id (None, NaN).
+    """
+    ids = _as_array(group_B)
+    if ids.shape != (rows,):
+        raise ContractError.of("group_B", f"one group id per row, shape ({rows},)", ids.shape, _TO_DO)
+    if rows == 0:
+        return np.zeros(0, dtype=np.intp), 0
+    if ids.dtype.kind in "biu":
+        return _codes_of_integers(ids)
+    if ids.dtype.kind == "f" and np.isnan(ids).any():
+        raise ContractError.of("group_B", "a group id in every row", ids, _TO_DO)
+    return _codes_of_hashables(ids.tolist())
+
+
+def _as_array(group_B: npt.ArrayLike | Sequence[Any]) -> npt.NDArray[Any]:
+    if not isinstance(group_B, (list, tuple)):
+        return np.asarray(group_B)
+    # np.asarray would turn [1, "1"] into two equal strings and tuples into a second axis.
+    ids = np.empty(len(group_B), dtype=object)
+    for row, group in enumerate(group_B):
+        ids[row] = group
+    return ids
+
+
+def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
+    low, high = int(ids_B.min()), int(ids_B.max())
+    span = high - low + 1
+    if span > 4 * len(ids_B) + 1024:
+        unique, codes = np.unique(ids_B, return_inverse=True)
+        return codes.reshape(-1).astype(np.intp, copy=False), len(unique)
+    offset_B = ids_B.astype(np.intp, copy=False)
+    if low:
+        offset_B = offset_B - low
+    present = np.bincount(offset_B, minlength=span) > 0
+    if present.all():
+        return offset_B, span
+    return (np.cumsum(present) - 1).astype(np.intp, copy=False)[offset_B], int(present.sum())
+
+
+def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
+    codes: dict[Any, int] = {}
+    try:
+        coded = np.fromiter((codes.setdefault(group, len(codes)) for group in ids), np.intp, len(ids))
+    except TypeError as error:
+        raise ContractError.of("group_B", "hashable group ids", ids[0], _TO_DO) from error
+    for group in codes:
+        if group is None or group != group:  # None or NaN: a row that belongs nowhere
+            row = next(row for row, this in enumerate(ids) if this is group)
+            raise ContractError.of(f"group_B[{row}]", "a group id", group, _TO_DO)
+    return coded, len(codes)
