@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.errors import ContractError
-from samplemask.policy import Kinds, RowPlan, count_kinds
+from samplemask.policy import Kinds, RowPlan, check_kinds, count_kinds
 from samplemask.verdict import FAILURE_CLASS, Verdict
 
 PREFIX = "mask_sample/"
@@ -108,15 +108,12 @@ def step_metrics(
         and nothing was dropped: a healthy step publishes what it always did.
 
     Raises:
-        ContractError: `reward_B` does not have one value per row.
+        ContractError: `reward_B` or `kinds_B` does not have one value per row.
     """
     rows = len(plan.masked_B)
     if not plan.masked_B.any() and plan.changes_nothing:
         return {}
-    rewards = np.asarray(reward_B, dtype=np.float64)
-    if rewards.shape != (rows,):
-        expected = f"one reward per row, shape ({rows},)"
-        raise ContractError.of("reward_B", expected, rewards.shape, "Sum over tokens first.")
+    rewards = _rewards(reward_B, rows)
     metrics: dict[str, float] = {"masked_pct": 100.0 * float(plan.masked_B.mean())}
     finite = np.isfinite(rewards)
     for name, taken in (("reward", finite), ("reward_unmasked", finite & ~plan.masked_B)):
@@ -126,6 +123,19 @@ def step_metrics(
     metrics["groups_dropped"] = float(plan.dropped_groups)
     metrics["groups_thin"] = float(plan.thin_groups)
     metrics["no_signal_step"] = float(not plan.trains_B.any())
-    for kind, count in count_kinds(plan.masked_B, kinds_B).items():
+    for kind, count in count_kinds(plan.masked_B, check_kinds(kinds_B, rows)).items():
         metrics[f"kind/{kind}"] = float(count)
     return {PREFIX + name: value for name, value in metrics.items()}
+
+
+def _rewards(reward_B: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:
+    expected = f"one reward per row, shape ({rows},)"
+    try:
+        rewards = np.asarray(reward_B, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ContractError.of(
+            "reward_B", expected, reward_B, "Pass numbers; None where there is none."
+        ) from error
+    if rewards.shape != (rows,):
+        raise ContractError.of("reward_B", expected, rewards.shape, "Sum over tokens first.")
+    return rewards

@@ -54,6 +54,9 @@ def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], i
     if span > 4 * len(ids_B) + 1024:
         unique, codes = np.unique(ids_B, return_inverse=True)
         return codes.reshape(-1).astype(np.intp, copy=False), len(unique)
+    if ids_B.dtype.kind == "u" and low:
+        ids_B = ids_B - ids_B.min()  # in its own type: ids above 2**63 fit nowhere else
+        low = 0
     offset_B = ids_B.astype(np.intp, copy=False)
     if low:
         offset_B = offset_B - low
@@ -63,8 +66,15 @@ def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], i
     return (np.cumsum(present) - 1).astype(np.intp, copy=False)[offset_B], int(present.sum())
 
 
+def _plain(group: Any) -> Any:
+    """Return what a 0-d tensor holds: tensors hash by identity, so each would be its own group."""
+    return group.item() if getattr(group, "ndim", None) == 0 else group
+
+
 def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
     codes: dict[Any, int] = {}
+    if any(hasattr(kind, "item") and not issubclass(kind, np.generic) for kind in set(map(type, ids))):
+        ids = [_plain(group) for group in ids]
     try:
         coded = np.fromiter((codes.setdefault(group, len(codes)) for group in ids), np.intp, len(ids))
     except TypeError as error:

@@ -150,7 +150,11 @@ def plan_rows(
         OutageError: The batch is an outage and the policy says to raise.
     """
     flags_B = _flags(masked_B)
-    kinds = _kinds(kinds_B, len(flags_B), policy)
+    kinds = check_kinds(kinds_B, len(flags_B))
+    if kinds is None and (policy.scored_kinds or policy.masked_kinds):
+        expected = f"one failure kind or None for each of the {len(flags_B)} rows"
+        to_do = "The policy names scored_kinds or masked_kinds, so pass the kinds."
+        raise ContractError.of("kinds_B", expected, None, to_do)
     masked = _masked(flags_B, kinds, policy)
     if _is_outage(masked, kinds, policy):
         nobody = np.zeros_like(masked)
@@ -171,6 +175,22 @@ def plan_rows(
     return RowPlan(votes & ~masked, votes, masked, int(dropped_G.sum()), int(thin_G.sum()))
 
 
+def check_kinds(kinds_B: Kinds | None, rows: int) -> Sequence[str | None] | None:
+    """Return the kinds as a sequence of str or None.
+
+    Raises:
+        ContractError: There is not one kind per row, or one is neither a str nor None.
+    """
+    if kinds_B is None:
+        return None
+    kinds = kinds_B.tolist() if isinstance(kinds_B, np.ndarray) else kinds_B
+    fits = isinstance(kinds, Sequence) and not isinstance(kinds, str) and len(kinds) == rows
+    if not fits or not all(kind is None or isinstance(kind, str) for kind in kinds):
+        expected = f"{rows} failure kinds, one str or None per row of masked_B"
+        raise ContractError.of("kinds_B", expected, kinds_B, "Use None for a row without one.")
+    return kinds
+
+
 def count_kinds(masked_B: BoolArray, kinds_B: Kinds | None) -> dict[str, int]:
     """Count masked rows per kind, most frequent first; `samplemask:unspecified` where none was given."""
     rows: list[int] = np.flatnonzero(masked_B).tolist()
@@ -180,7 +200,7 @@ def count_kinds(masked_B: BoolArray, kinds_B: Kinds | None) -> dict[str, int]:
 
 def _masked(flags_B: BoolArray, kinds_B: Sequence[str | None] | None, policy: MaskPolicy) -> BoolArray:
     if kinds_B is None or not (policy.scored_kinds or policy.masked_kinds):
-        return flags_B.copy()
+        return flags_B
     scored: BoolArray = np.fromiter((kind in policy.scored_kinds for kind in kinds_B), bool, len(flags_B))
     forced: BoolArray = np.fromiter((kind in policy.masked_kinds for kind in kinds_B), bool, len(flags_B))
     masked_B: BoolArray = (flags_B & ~scored) | forced
@@ -192,14 +212,15 @@ def _dropped(masked_B: BoolArray, codes_B: npt.NDArray[np.intp], count: int, pol
         return np.zeros(count, dtype=bool)
     masked_G = np.bincount(codes_B[masked_B], minlength=count)
     size_G = np.bincount(codes_B, minlength=count)
-    dropped_G: BoolArray = masked_G > policy.drop_group_above * size_G
+    # Divided, not multiplied: 29 of 100 is exactly 0.29, but 0.29 * 100 is less than 29.
+    dropped_G: BoolArray = masked_G / size_G > policy.drop_group_above
     return dropped_G
 
 
 def _is_outage(masked_B: BoolArray, kinds_B: Sequence[str | None] | None, policy: MaskPolicy) -> bool:
     rows, masked = len(masked_B), int(masked_B.sum())
     limit = policy.max_masked_fraction
-    if limit is None or rows < policy.outage_min_rows or masked <= limit * rows:
+    if limit is None or rows < policy.outage_min_rows or masked / rows <= limit:
         return False
     if policy.on_outage == "raise":
         raise OutageError(masked, rows, count_kinds(masked_B, kinds_B), limit)
@@ -207,28 +228,20 @@ def _is_outage(masked_B: BoolArray, kinds_B: Sequence[str | None] | None, policy
 
 
 def _flags(masked_B: npt.ArrayLike) -> BoolArray:
-    flags = np.asarray(masked_B)
     to_do = "Pass the verdicts' mask_sample, one per row."
+    try:
+        flags = np.asarray(masked_B)
+    except ValueError as error:  # rows of different lengths
+        raise ContractError.of("masked_B", "one flag per row, shape (B,)", masked_B, to_do) from error
     if flags.ndim != 1:
         raise ContractError.of("masked_B", "one flag per row, shape (B,)", flags.shape, to_do)
-    if flags.dtype == bool:
-        return flags
-    if flags.size == 0 or (flags.dtype.kind in "iuf" and bool(np.isin(flags, (0, 1)).all())):
+    if flags.dtype.kind == "O":  # such as a column of verl's non_tensor_batch
+        is_flag = all(isinstance(flag, (bool, np.bool_)) for flag in flags)
+    else:
+        is_flag = flags.dtype.kind in "biuf" and bool(np.isin(flags, (0, 1)).all())
+    if is_flag or flags.size == 0:
         return flags.astype(bool)
     raise ContractError.of("masked_B", "bool, or 0 and 1", flags, to_do)
-
-
-def _kinds(kinds_B: Kinds | None, rows: int, policy: MaskPolicy) -> Sequence[str | None] | None:
-    if kinds_B is None:
-        if policy.scored_kinds or policy.masked_kinds:
-            expected = f"one failure kind or None for each of the {rows} rows"
-            to_do = "The policy names scored_kinds or masked_kinds, so pass the kinds."
-            raise ContractError.of("kinds_B", expected, None, to_do)
-        return None
-    if isinstance(kinds_B, str) or len(kinds_B) != rows:
-        expected = f"{rows} failure kinds, one per row of masked_B"
-        raise ContractError.of("kinds_B", expected, kinds_B, "Use None for a row without one.")
-    return kinds_B.tolist() if isinstance(kinds_B, np.ndarray) else kinds_B
 
 
 def _explained(error: ValidationError, policy_type: type[MaskPolicy]) -> str:

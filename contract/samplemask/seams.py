@@ -91,7 +91,8 @@ class Patches:
 
     def __init__(self) -> None:
         self._installed: list[tuple[Seam, Function, Function]] = []
-        self._lock = threading.Lock()
+        # Reentrant: checking a seam imports the host, whose plugin loader may call install() again.
+        self._lock = threading.RLock()
 
     @property
     def seams(self) -> tuple[Seam, ...]:
@@ -105,19 +106,19 @@ class Patches:
             wrappers: Pairs of a seam and a function that takes the original and returns the wrapper.
 
         Raises:
-            SeamError: A seam does not fit; nothing was patched.
+            SeamError: A seam does not fit; nothing was patched. Whatever `make_wrapper` raises
+                leaves nothing patched either.
         """
         pairs = list(wrappers)
         with self._lock:
             check_seams(seam for seam, _ in pairs)
-            for seam, make_wrapper in pairs:
-                original = _function(seam)
-                if _seam_of(original) == seam:
-                    continue
-                wrapper = functools.wraps(original)(make_wrapper(original))
-                setattr(wrapper, _MARK, seam)
-                _set(seam, wrapper)
-                self._installed.append((seam, original, wrapper))
+            already = len(self._installed)
+            try:
+                for seam, make_wrapper in pairs:
+                    self._patch(seam, make_wrapper)
+            except BaseException:
+                self._undo(down_to=already)
+                raise
 
     def uninstall(self) -> None:
         """Put every original back. Does nothing when nothing is patched.
@@ -133,9 +134,21 @@ class Patches:
                         f"{seam.name}: expected samplemask's own wrapper, found {_described(current)}. "
                         "Something wrapped it after samplemask; undo that first, then uninstall."
                     )
-            while self._installed:
-                seam, original, _ = self._installed.pop()
-                _set(seam, original)
+            self._undo(down_to=0)
+
+    def _patch(self, seam: Seam, make_wrapper: MakeWrapper) -> None:
+        original = _function(seam)
+        if _seam_of(original) == seam:
+            return
+        wrapper = functools.wraps(original)(make_wrapper(original))
+        setattr(wrapper, _MARK, seam)
+        _set(seam, wrapper)
+        self._installed.append((seam, original, wrapper))
+
+    def _undo(self, down_to: int) -> None:
+        while len(self._installed) > down_to:
+            seam, original, _ = self._installed.pop()
+            _set(seam, original)
 
 
 def _problem(seam: Seam, function: Function) -> str | None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, RootModel
 from pydantic_core import from_json
 
 from samplemask.errors import ContractError
@@ -34,6 +34,7 @@ FAILURE_CLASS: Final = "_ng_failure_class"
 _NESTED: Final = "instance_config.mask_sample"
 _FLAG_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 _ACCEPTED_FLAGS: Final = 'a bool, 0 or 1, a 0-d array or tensor of these, or "true"/"false"/"1"/"0"'
+_WANTED: Final = ("reward", "mask_sample", "failure_kind", "failure_reason", "instance_config", "metrics")
 _SET_A_FLAG: Final = "Set it to True (masked), False (scored) or leave it out."
 
 
@@ -73,18 +74,23 @@ def read_verdict(
 
     Args:
         response: A mapping, a pydantic model, or one JSON object as bytes or str.
-        failures_as_zero: Failure classes (`_ng_failure_class`) that count as a measured zero.
+        failures_as_zero: Failure classes (`_ng_failure_class`) that count as a measured zero; a
+            collection, not one string.
 
     Raises:
         ContractError: The response or one of its fields cannot be read.
     """
+    if isinstance(failures_as_zero, str):
+        raise ContractError.of(
+            "failures_as_zero", "a collection of failure classes", failures_as_zero, "Put it into a list."
+        )
     fields = _fields(response)
     reward, reward_kind = _reward(fields.get("reward"))
     failure_class = _text(fields.get(FAILURE_CLASS), FAILURE_CLASS, MAX_KIND_LENGTH)
-    kind = _text(fields.get("failure_kind"), "failure_kind", MAX_KIND_LENGTH)
-    reason = _text(fields.get("failure_reason"), "failure_reason", MAX_REASON_LENGTH)
+    kind = _text(fields.get("failure_kind"), "failure_kind", MAX_KIND_LENGTH) or None
+    reason = _text(fields.get("failure_reason"), "failure_reason", MAX_REASON_LENGTH) or None
     if failure_class is not None and failure_class in failures_as_zero:
-        return Verdict(0.0, False, _checked(kind or failure_class), reason)
+        return Verdict(0.0, False, _checked(kind or failure_class or None), reason)
 
     top = read_flag(fields.get("mask_sample"), "mask_sample")
     nested = _nested_flag(fields.get("instance_config"))
@@ -93,7 +99,7 @@ def read_verdict(
     sources = _sources(top, nested, failure_class)
     conflict = top is not None and nested is not None and top != nested
     if failure_class is not None:
-        kind = kind or failure_class
+        kind = kind or failure_class or None
     elif not sources and reward_kind is not None:
         _check_readable(fields.get("reward"), reward_kind)
         reason = reason or (f"the environment said failure_kind={kind!r}" if kind else None)
@@ -121,15 +127,15 @@ def read_flag(value: Any, where: str) -> bool | None:
     elif isinstance(value, (int, float)):
         if value == 0 or value == 1:
             return bool(value)
-    elif _is_zero_dim(value):
-        return read_flag(value.item(), where)
+    elif _is_zero_dim(value) and _is_plain(item := _item(value)):
+        return read_flag(item, where)
     raise ContractError.of(where, _ACCEPTED_FLAGS, value, _SET_A_FLAG)
 
 
 def _sources(top: bool | None, nested: bool | None, failure_class: str | None) -> tuple[str, ...]:
-    if not (top or nested or failure_class):
+    if not (top or nested or failure_class is not None):
         return ()
-    asked = (("mask_sample", top), (_NESTED, nested), (FAILURE_CLASS, failure_class))
+    asked = (("mask_sample", top), (_NESTED, nested), (FAILURE_CLASS, failure_class is not None))
     return tuple(place for place, says_so in asked if says_so)
 
 
@@ -159,9 +165,9 @@ def _reward(value: Any) -> tuple[float | None, str | None]:
     if value is None:
         return None, REWARD_MISSING
     try:
-        number = float(value) if isinstance(value, (int, float, str, np.number, np.bool_)) else None
-        if number is None and _is_zero_dim(value):
-            return _reward(value.item())
+        number = float(value) if isinstance(value, (int, float, str)) else None
+        if number is None and _is_zero_dim(value) and _is_plain(item := _item(value)):
+            return _reward(item)
     except OverflowError:
         return None, REWARD_NOT_FINITE
     except ValueError:
@@ -189,7 +195,7 @@ def _text(value: Any, where: str, limit: int) -> str | None:
         raise ContractError.of(where, "a string or null", value, "Send text, or leave it out.")
     kept = value[:limit]
     # A lone surrogate (half an emoji) cannot be printed or logged; it must not fail there.
-    return (kept if kept.isascii() else kept.encode("utf-8", "replace").decode("utf-8")) or None
+    return kept if kept.isascii() else kept.encode("utf-8", "replace").decode("utf-8")
 
 
 def _checked(kind: str | None) -> str | None:
@@ -200,9 +206,27 @@ def _is_zero_dim(value: Any) -> bool:
     return getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None))
 
 
+def _is_plain(item: Any) -> bool:
+    """Tell whether `item` ends the unwrapping: some 0-d values hold, or return, another one."""
+    return item is None or isinstance(item, (bool, int, float, str))
+
+
+def _item(value: Any) -> Any:
+    """Return what a 0-d array or tensor holds; itself when it cannot say or when it is a time."""
+    if getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M"):
+        return value
+    try:
+        item = value.item()
+        return float(item) if isinstance(item, np.floating) else item
+    except Exception:  # noqa: BLE001 - a tensor without data (torch's meta device) raises its own error
+        return value
+
+
 def _fields(response: Any) -> Mapping[str, Any]:
     if isinstance(response, Mapping):
         return response
+    if isinstance(response, RootModel):
+        return _fields(response.root)
     if isinstance(response, BaseModel):
         return dict(_model_fields(response))
     if isinstance(response, (bytes, bytearray, str)):
@@ -223,7 +247,7 @@ def _model_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
     """
     explicit = model.model_fields_set
     for name, key in _aliases(type(model)):
-        value = getattr(model, name)
+        value = getattr(model, name, None)  # absent after model_construct()
         if key != "mask_sample" or value is not False or name in explicit:
             yield key, value
     yield from (model.model_extra or {}).items()
@@ -231,11 +255,13 @@ def _model_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _aliases(model_type: type[BaseModel]) -> tuple[tuple[str, str], ...]:
-    wanted = ("reward", "mask_sample", "failure_kind", "failure_reason", "instance_config", "metrics")
-    pairs = []
+    wanted = (*_WANTED, FAILURE_CLASS)
+    pairs = [(name, name) for name in model_type.model_computed_fields if name in wanted]
     for name, info in model_type.model_fields.items():
-        keys = {name, info.alias, info.serialization_alias, info.validation_alias}
-        pairs += [(name, key) for key in (*wanted, FAILURE_CLASS) if key in keys]
+        read_as = info.validation_alias
+        choices = read_as.choices if isinstance(read_as, AliasChoices) else [read_as]
+        keys = [name, info.alias, info.serialization_alias, *choices]
+        pairs += [(name, key) for key in wanted if key in keys]
     return tuple(pairs)
 
 
@@ -255,5 +281,5 @@ def _parse_json(text: bytes | bytearray | str) -> Any:
     """Parse fast; fall back to the standard library, which accepts half an emoji (lone surrogates)."""
     try:
         return from_json(text)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: a str that holds a lone surrogate itself
         return json.loads(text)
