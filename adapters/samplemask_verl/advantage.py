@@ -1,0 +1,149 @@
+"""The place where verl's legacy trainer computes advantages: select rows, call verl, scatter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from samplemask.failure_kinds import warn_once
+from samplemask_verl.config import acts, is_group_relative, policy_for, policy_of
+from samplemask_verl.decision import Decision, Rows, decide
+from samplemask_verl.verdicts import RowVerdicts, columns_as_mappings, read_rows
+
+logger = logging.getLogger("samplemask")
+
+METRICS_KEY = "mask_sample_metrics"
+"""Where the legacy trainer's batch carries the step's metrics: `meta_info[METRICS_KEY]`."""
+
+decided: ContextVar[bool] = ContextVar("samplemask_decided", default=False)
+"""True while verl computes advantages on rows that samplemask already selected."""
+
+_NO_VERDICT = (
+    "no rollout of this step carries a verdict (mask_sample), so nothing can be masked. Return it from the "
+    "reward function (samplemask_verl.reward_dict, scored, masked) or set it in the agent loop's "
+    "extra_fields. Said once."
+)
+
+
+def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the maker of the wrapper around `compute_advantage`.
+
+    Args:
+        host: The module verl.trainer.ppo.ray_trainer.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compute_advantage(data: Any, adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
+            policy = policy_of(_config(args, kwargs))
+            if decided.get() or not acts(policy):
+                return original(data, adv_estimator, *args, **kwargs)
+            if "response_mask" not in data.batch.keys():  # noqa: SIM118 - a TensorDict, not a dict
+                data.batch["response_mask"] = host.compute_response_mask(data)
+            group_relative = is_group_relative(host.core_algos.get_adv_estimator_fn(adv_estimator))
+            verdicts = _verdicts(data)
+            rows = Rows(_groups(data), _rewards(data))
+            decision = decide(rows, verdicts, policy_for(policy, adv_estimator, group_relative))
+            warn_if_silent(verdicts)
+            return _estimate(original, data, decision, adv_estimator, args, kwargs)
+
+        return compute_advantage
+
+    return make
+
+
+def wrap_data_metrics(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the wrapper that adds the step's `mask_sample/*` to verl's data metrics."""
+
+    def compute_data_metrics(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        metrics = original(batch, *args, **kwargs)
+        metrics.update(batch.meta_info.get(METRICS_KEY, {}))
+        return metrics
+
+    return compute_data_metrics
+
+
+def warn_if_silent(verdicts: RowVerdicts) -> None:
+    """Say once that no row of a step carried a verdict: the plugin is installed but not effective."""
+    if not verdicts.stated:
+        warn_once("verl:no verdict", _NO_VERDICT)
+
+
+def has_signal(response_mask: torch.Tensor) -> bool:
+    """Tell whether voting rows can be estimated: verl's whitening raises below two tokens."""
+    return bool(response_mask.sum() >= 2)
+
+
+def _estimate(
+    original: Callable[..., Any], data: Any, decision: Decision, adv_estimator: Any, args: Any, kwargs: Any
+) -> Any:
+    """Run verl's estimator on the voting rows and put the result back in place."""
+    plan = decision.plan
+    if plan.changes_nothing:
+        return original(data, adv_estimator, *args, **kwargs)
+    data.meta_info[METRICS_KEY] = decision.metrics
+    voters = np.flatnonzero(plan.votes_B)
+    if not len(voters) or not has_signal(data.batch["response_mask"][torch.from_numpy(voters)]):
+        zeros = torch.zeros_like(data.batch["token_level_rewards"])
+        data.batch["advantages"], data.batch["returns"] = zeros, zeros.clone()
+        return data
+    known = set(data.batch.keys())
+    token = decided.set(True)
+    try:
+        estimated = original(_without_flags(data.select_idxs(voters)), adv_estimator, *args, **kwargs)
+    finally:
+        decided.reset(token)
+    silent = torch.from_numpy(~plan.trains_B)
+    for name in set(estimated.batch.keys()) - known | {"advantages", "returns"}:
+        data.batch[name] = scatter(estimated.batch[name], voters, silent)
+    return data
+
+
+def scatter(value: torch.Tensor, rows: np.ndarray[Any, Any], silent_B: torch.Tensor) -> torch.Tensor:
+    """Put the rows of `value` (V, ...) at `rows` of a zero tensor (B, ...); zero the silent rows again."""
+    full = value.new_zeros((len(silent_B), *value.shape[1:]))
+    full[torch.from_numpy(rows)] = value
+    full[silent_B] = 0
+    return full
+
+
+def _without_flags(selected: Any) -> Any:
+    """Clear the flags of rows that were already decided, so that a host that excludes finds nothing to do."""
+    flags = selected.non_tensor_batch.get("mask_sample")
+    if flags is not None:
+        selected.non_tensor_batch["mask_sample"] = np.zeros(len(flags), dtype=bool)
+    return selected
+
+
+def _config(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # compute_advantage(data, adv_estimator, gamma, lam, num_repeat, norm_adv_by_std_in_grpo, config)
+    return kwargs.get("config", args[4] if len(args) > 4 else None)
+
+
+def _verdicts(data: Any) -> RowVerdicts:
+    columns = data.non_tensor_batch
+    places: list[Any] = [columns[name] for name in ("reward_extra_info", "extra_fields") if name in columns]
+    if "extra_fields" in columns:
+        places.append(
+            [fields.get("reward_extra_info") if fields else None for fields in columns["extra_fields"]]
+        )
+    places.append(columns_as_mappings(columns, len(data)))
+    return read_rows(places, _rewards(data))
+
+
+def _groups(data: Any) -> Any:
+    uid = data.non_tensor_batch.get("uid")
+    return np.arange(len(data)) if uid is None else uid
+
+
+def _rewards(data: Any) -> Any:
+    """Each row's reward as the environment gave it: before verl's KL penalty, where that is known."""
+    for name in ("token_level_scores", "rm_scores", "token_level_rewards"):
+        if name in data.batch.keys():  # noqa: SIM118
+            return data.batch[name].sum(dim=-1).double().cpu().numpy()
+    raise KeyError("token_level_rewards")

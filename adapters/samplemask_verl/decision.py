@@ -1,0 +1,131 @@
+"""Who trains and who votes in one verl batch: sessions, padding, and then the shared policy. numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.accounting import PREFIX, step_metrics
+from samplemask.failure_kinds import REWARD_NOT_FINITE
+from samplemask.groups import group_codes
+from samplemask.policy import MaskPolicy, RowPlan, plan_rows
+from samplemask_verl.verdicts import RowVerdicts
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one batch, in its order.
+
+    Attributes:
+        group_B: Group ids (verl's uid).
+        reward_B: float (B,), token scores summed.
+        session_B: Session ids; rows of one session share one verdict and one vote. None: a row a session.
+        order_B: int (B,), position of the row within its session; the last one stands for the session.
+        padding_B: bool (B,), rows that verl added to fill the batch. None: there are none.
+    """
+
+    group_B: npt.NDArray[Any]
+    reward_B: npt.NDArray[np.floating[Any]]
+    session_B: Sequence[str] | None = None
+    order_B: npt.NDArray[np.intp] | None = None
+    padding_B: BoolArray | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The plan for the rows, and the metrics of the step.
+
+    Attributes:
+        plan: Row plan of shape (B,). Padding rows neither train nor vote and are not masked.
+        metrics: `mask_sample/*`, counted in sessions without padding; empty for a healthy step.
+    """
+
+    plan: RowPlan
+    metrics: dict[str, float]
+
+
+def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
+    """Apply the policy to a batch.
+
+    Args:
+        rows: The batch's rows.
+        verdicts: Their verdicts.
+        policy: The policy, with `min_valid` fitted to the estimator.
+
+    Raises:
+        OutageError: The batch is an outage and the policy says to raise.
+    """
+    size = len(rows.reward_B)
+    real = np.flatnonzero(~rows.padding_B) if rows.padding_B is not None else np.arange(size)
+    if rows.order_B is not None:
+        real = real[np.argsort(rows.order_B[real], kind="stable")]
+    codes, final = _sessions(rows, real)
+    masked_S = np.zeros(len(final), dtype=bool)
+    np.logical_or.at(masked_S, codes, verdicts.masked_B[real])
+    kinds_S = _session_kinds(verdicts, real, codes, masked_S, final)
+    reward_S = np.asarray(rows.reward_B, dtype=np.float64)[final]
+    measured_S = np.isfinite(reward_S)
+    _never_score_without_reward(kinds_S, measured_S, policy)
+
+    plan_S = plan_rows(masked_S, np.asarray(rows.group_B)[final], policy, kinds_S)
+    metrics = step_metrics(plan_S, reward_S, kinds_S)
+    if policy.action != "ignore" and not measured_S.all():
+        # loss_multiplier lets masked rows vote; a row without a number has none to give.
+        plan_S.votes_B[:] &= measured_S
+    plan = RowPlan(
+        _spread(plan_S.trains_B, codes, real, size),
+        _spread(plan_S.votes_B, codes, real, size),
+        _spread(plan_S.masked_B, codes, real, size),
+        plan_S.dropped_groups,
+        plan_S.thin_groups,
+        plan_S.outage,
+    )
+    if metrics:
+        metrics[PREFIX + "rows_trained"] = float(plan.trains_B.sum())
+    return Decision(plan, metrics)
+
+
+def _sessions(rows: Rows, real: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return each real row's session code, and the last row of each session."""
+    if rows.session_B is None:
+        return np.arange(len(real)), real
+    codes, count = group_codes([rows.session_B[row] for row in real], len(real))
+    final = np.zeros(count, dtype=np.intp)
+    final[codes] = real  # numpy keeps the last assignment
+    return codes, final
+
+
+def _session_kinds(
+    verdicts: RowVerdicts,
+    real: npt.NDArray[np.intp],
+    codes: npt.NDArray[np.intp],
+    masked_S: BoolArray,
+    final: npt.NDArray[np.intp],
+) -> list[str | None]:
+    kinds: list[str | None] = [verdicts.kinds_B[row] for row in final]
+    if len(final) == len(real):
+        return kinds
+    for row, session in zip(real, codes, strict=True):
+        if verdicts.masked_B[row] and not (masked_S[session] and kinds[session]):
+            kinds[session] = verdicts.kinds_B[row]
+    return kinds
+
+
+def _never_score_without_reward(kinds_S: list[str | None], measured_S: BoolArray, policy: MaskPolicy) -> None:
+    for session in np.flatnonzero(~measured_S):
+        if kinds_S[session] in policy.scored_kinds:
+            kinds_S[session] = REWARD_NOT_FINITE
+
+
+def _spread(
+    value_S: BoolArray, codes: npt.NDArray[np.intp], real: npt.NDArray[np.intp], size: int
+) -> BoolArray:
+    value_B = np.zeros(size, dtype=bool)
+    value_B[real] = value_S[codes]
+    return value_B
