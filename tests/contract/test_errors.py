@@ -1,0 +1,73 @@
+"""Errors: their family, their words, and that they survive pickling."""
+
+import copy
+import pickle
+
+import pytest
+
+from samplemask import ContractError, OutageError, SampleMaskError, SeamError
+from samplemask.errors import shown
+
+
+class NoRepr:
+    def __repr__(self):
+        raise RuntimeError("no picture")
+
+
+def test_every_error_is_a_samplemask_error():
+    assert issubclass(ContractError, SampleMaskError)
+    assert issubclass(SeamError, SampleMaskError)
+    assert issubclass(OutageError, SampleMaskError)
+    assert issubclass(SampleMaskError, Exception)
+
+
+def test_a_contract_error_is_also_a_value_error():
+    assert issubclass(ContractError, ValueError)
+    assert not issubclass(SeamError, ValueError)
+    assert not issubclass(OutageError, ValueError)
+
+
+def test_a_contract_error_says_where_what_was_expected_found_and_to_do():
+    error = ContractError.of("reward", "a number", "abc", "Return one.")
+    assert str(error) == "reward: expected a number, found 'abc' (str). Return one."
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1, "1 (int)"),
+        (None, "None (NoneType)"),
+        ("x" * 118, "'" + "x" * 118 + "' (str)"),
+        ("x" * 119, "'" + "x" * 118 + "… (str)"),
+        (NoRepr(), "<value without a usable repr> (NoRepr)"),
+        (10**5000, "<value without a usable repr> (int)"),
+    ],
+    ids=["int", "None", "fits", "cut", "broken repr", "huge int"],
+)
+def test_a_value_is_shown_with_its_type_and_cut_to_120_characters(value, text):
+    assert shown(value) == text
+
+
+def test_the_cut_is_at_the_limit_given():
+    assert shown("abcdef", limit=5) == "'abc… (str)"
+
+
+def test_an_outage_survives_pickling_and_copying():
+    error = OutageError(60, 80, {"session_lost": 60}, 0.5)
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert isinstance(twin, OutageError)
+        assert (twin.masked, twin.rows, twin.kinds, twin.limit) == (60, 80, {"session_lost": 60}, 0.5)
+        assert str(twin) == str(error)
+
+
+def test_an_outage_keeps_its_own_counts():
+    kinds = {"session_lost": 60}
+    error = OutageError(60, 80, kinds, 0.5)
+    kinds["session_lost"] = 0
+    assert error.kinds == {"session_lost": 60}
+
+
+@pytest.mark.parametrize("error", [ContractError("a: b"), SeamError("c"), SampleMaskError("d")])
+def test_other_errors_survive_pickling(error):
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin)) == (type(error), str(error))
