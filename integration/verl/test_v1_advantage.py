@@ -1,0 +1,251 @@
+"""Real V1 advantage stage, real TransferQueue under Ray: the flag travels in `extra_fields`."""
+
+import itertools
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed in this environment")
+ray = pytest.importorskip("ray")
+tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
+import torch
+from omegaconf import OmegaConf
+from verl.trainer.ppo.core_algos import FixedKLController
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+import samplemask_verl
+from samplemask import ContractError, OutageError
+from samplemask_verl import masked, scored
+
+COUNTER = itertools.count()
+LENGTHS = (3, 2, 4, 1, 5, 2, 3, 4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _transfer_queue():
+    # Logical CPUs: TransferQueue waits for ever when Ray believes that there are only two.
+    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)
+    tq.init()
+    samplemask_verl.install()
+    yield
+    samplemask_verl.uninstall()
+    ray.shutdown()
+
+
+class Trainer(trainer_base.PPOTrainer):
+    on_sample_end = on_step_end = None
+
+
+def trainer(estimator="grpo", mask_sample=None, **algorithm):
+    """A PPOTrainer with only what its advantage stage reads."""
+    made = object.__new__(Trainer)
+    section = {
+        "adv_estimator": estimator,
+        "gamma": 1.0,
+        "lam": 1.0,
+        "norm_adv_by_std_in_grpo": False,
+        "use_kl_in_reward": False,
+        **algorithm,
+    }
+    if mask_sample is not None:
+        section["mask_sample"] = mask_sample
+    made.config = OmegaConf.create({"algorithm": section, "actor_rollout_ref": {"rollout": {"n": 4}}})
+    return made
+
+
+def put(infos, uids=None, keys=None, agent_fields=None, padding=(), scores=None):
+    """Store rows as verl's agent loop does; `infos` are the reward functions' dicts."""
+    run = f"run{next(COUNTER)}"
+    uids = [f"{run}{uid}" for uid in (uids or ["p"] * len(infos))]
+    keys = [f"{run}{key}" for key in keys] if keys else [f"{uid}_{row}_0" for row, uid in enumerate(uids)]
+    rows, tags = [], []
+    for row, info in enumerate(infos):
+        length = LENGTHS[row]
+        rm_scores = torch.zeros(length)
+        rm_scores[-1] = info.get("score", 0.0) if scores is None else scores[row]
+        rows.append(
+            {
+                "uid": uids[row],
+                "response_mask": torch.ones(length).long() * (row not in padding),
+                "loss_mask": torch.ones(length).long(),
+                "rm_scores": rm_scores,
+                "rollout_log_probs": torch.full((length,), -1.0),
+                "old_log_probs": torch.full((length,), -1.0),
+                "ref_log_prob": torch.full((length,), -1.5),
+                "values": torch.zeros(length),
+                "extra_fields": {"reward_extra_info": info, **((agent_fields or {}).get(row, {}))},
+            }
+        )
+        tags.append({"is_padding": True} if row in padding else {})
+    return tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
+
+
+def advantages(batch):
+    """First token's advantage of each row, as stored."""
+    stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages", "returns"])
+    for adv, length in zip(stored["advantages"].unbind(), LENGTHS, strict=False):
+        assert adv.shape == (length,)
+        assert (adv == adv[0]).all()
+    return [round(float(adv[0]), 3) for adv in stored["advantages"].unbind()]
+
+
+FOUR = [scored(1.0), masked("session_lost"), scored(0.0), scored(0.0)]
+
+
+def test_a_masked_row_has_no_vote_and_no_advantage():
+    batch, metrics = put(FOUR), {}
+    result = trainer()._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
+    assert result.keys == batch.keys
+    assert {"advantages", "returns", "extra_fields"} <= set(result.fields)
+    assert metrics == {
+        "mask_sample/masked_pct": 25.0,
+        "mask_sample/reward": 0.25,
+        "mask_sample/reward_unmasked": 1 / 3,
+        "mask_sample/rows_trained": 3.0,
+        "mask_sample/groups_dropped": 0.0,
+        "mask_sample/groups_thin": 0.0,
+        "mask_sample/no_signal_step": 0.0,
+        "mask_sample/kind/session_lost": 1.0,
+    }
+
+
+def test_what_the_masked_row_holds_does_not_matter():
+    for trash in (1.0, 1e6, float("nan"), float("inf")):
+        batch = put(FOUR, scores=[1.0, trash, 0.0, 0.0])
+        trainer()._compute_advantage(batch, {})
+        assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
+
+
+@pytest.mark.parametrize("flag", [True, "True", 1, torch.tensor(True)])
+def test_the_flag_is_read_from_the_agent_loop_too(flag):
+    infos = [scored(1.0), {"score": 1.0}, scored(0.0), scored(0.0)]
+    batch = put(infos, agent_fields={1: {"mask_sample": flag}})
+    trainer()._compute_advantage(batch, {})
+    assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
+
+
+def test_a_healthy_step_is_verls_own_and_publishes_nothing_new():
+    batch, metrics = put([scored(reward) for reward in (1.0, 1.0, 0.0, 0.0)]), {}
+    trainer()._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.5, 0.5, -0.5, -0.5]
+    assert metrics == {}
+
+
+def test_a_fully_masked_batch_gives_zeros():
+    for estimator in ("grpo", "reinforce_plus_plus", "grpo_passk", "gae", "rloo"):
+        batch, metrics = put([masked("judge_failed")] * 4), {}
+        trainer(estimator)._compute_advantage(batch, metrics)
+        assert advantages(batch) == [0.0] * 4
+        assert metrics["mask_sample/no_signal_step"] == 1.0
+
+
+def test_a_row_without_a_finite_reward_is_masked_although_nobody_said_so():
+    batch, metrics = put([scored(1.0), {"score": 0.0}, scored(0.0), scored(0.0)], scores=[1, float("nan"), 0, 0]), {}
+    trainer()._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
+    assert metrics["mask_sample/kind/samplemask:reward_not_finite"] == 1.0
+
+
+def test_a_lone_survivor_does_not_train_unless_the_policy_says_so():
+    infos = [scored(1.0), masked("session_lost"), scored(1.0), scored(0.0)]
+    batch = put(infos, uids=["a", "a", "b", "b"])
+    trainer()._compute_advantage(batch, {})
+    assert advantages(batch) == [0.0, 0.0, 0.5, -0.5]
+    batch = put(infos, uids=["a", "a", "b", "b"])
+    trainer(mask_sample={"min_valid": 1})._compute_advantage(batch, {})
+    assert advantages(batch) == [1.0, 0.0, 0.5, -0.5]  # verl's own singleton rule: the raw reward
+
+
+def test_a_session_is_decided_as_a_whole():
+    # Session 1 has three rows; only its last carries the flag. Deleting that row alone would make
+    # row 1_1 the session's score; the whole session has to go.
+    keys = ["p_0_0", "p_1_2", "p_1_0", "p_1_1", "p_2_0", "p_3_0"]
+    infos = [scored(1.0), masked("session_lost"), {"score": 1.0}, {"score": 1.0}, scored(0.0), scored(0.0)]
+    batch = put(infos, keys=keys)
+    metrics = {}
+    trainer()._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.667, 0.0, 0.0, 0.0, -0.333, -0.333]
+    assert metrics["mask_sample/masked_pct"] == 25.0  # one session of four
+
+
+def test_padding_rows_neither_vote_nor_count():
+    for estimator in ("grpo", "gpg", "grpo_passk", "rloo"):
+        reference = put(FOUR[1:] + [scored(1.0)], uids=["a"] * 4)
+        trainer(estimator)._compute_advantage(reference, {})
+        # verl's padding copies row 0, so it looks masked when row 0 is.
+        batch = put(FOUR[1:] + [scored(1.0), masked("session_lost")], uids=["a"] * 4 + ["pad"], padding=(4,))
+        metrics = {}
+        trainer(estimator)._compute_advantage(batch, metrics)
+        assert advantages(batch) == [*advantages(reference), 0.0], estimator
+        assert metrics["mask_sample/masked_pct"] == 25.0
+
+
+def test_loss_multiplier_keeps_the_vote():
+    batch = put([scored(1.0), masked("session_lost"), scored(0.0), scored(0.0)], scores=[1, 1, 0, 0])
+    trainer(mask_sample={"action": "loss_multiplier"})._compute_advantage(batch, {})
+    assert advantages(batch) == [0.5, 0.0, -0.5, -0.5]
+
+
+def test_ignore_is_stock_verl():
+    batch, metrics = put(FOUR, scores=[1, 1, 0, 0]), {}
+    trainer(mask_sample={"action": "ignore"})._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.5, 0.5, -0.5, -0.5]
+    assert metrics == {}
+
+
+def test_drop_group_takes_the_whole_group():
+    infos = [scored(1.0), masked("session_lost"), scored(0.0), scored(1.0), scored(0.0)]
+    batch, metrics = put(infos, uids=["a", "a", "a", "b", "b"]), {}
+    trainer(mask_sample={"action": "drop_group"})._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.0, 0.0, 0.0, 0.5, -0.5]
+    assert metrics["mask_sample/groups_dropped"] == 1.0
+
+
+def test_a_scored_kind_votes_again():
+    infos = [scored(1.0), masked("agent_timeout"), scored(0.0), scored(1.0)]
+    batch = put(infos)
+    trainer(mask_sample={"scored_kinds": ["agent_timeout"]})._compute_advantage(batch, {})
+    assert advantages(batch) == [0.5, -0.5, -0.5, 0.5]
+
+
+def test_an_outage_stops_the_run_with_its_counts():
+    batch = put([masked("session_lost")] * 3 + [scored(1.0)])
+    policy = {"max_masked_fraction": 0.5, "outage_min_rows": 4}
+    with pytest.raises(OutageError, match=r"3 of 4 rollouts \(75.0%\).*session_lost: 3"):
+        trainer(mask_sample=policy)._compute_advantage(batch, {})
+
+
+def test_kl_in_the_reward_sees_only_voting_rows():
+    kl = {"use_kl_in_reward": True, "kl_penalty": "kl"}
+
+    def made():
+        stage = trainer(**kl)
+        stage.kl_ctrl_in_reward = FixedKLController(0.1)
+        return stage
+
+    alone = put([FOUR[0], FOUR[2], FOUR[3]])
+    metrics_alone = {}
+    made()._compute_advantage(alone, metrics_alone)
+    batch, metrics = put([FOUR[0], FOUR[2], FOUR[3], FOUR[1]]), {}
+    made()._compute_advantage(batch, metrics)
+    fields = ["advantages", "token_level_rewards"]
+    with_row = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=fields)
+    without = tq.kv_batch_get(keys=alone.keys, partition_id="train", select_fields=fields)
+    for field in fields:
+        # LENGTHS differ by position only from the fourth row on, so the first three are the same rows.
+        for one, other in zip(with_row[field].unbind()[:3], without[field].unbind(), strict=True):
+            assert torch.equal(one, other)
+    assert {name: value for name, value in metrics.items() if "mask_sample" not in name} == metrics_alone
+
+
+def test_a_flag_that_cannot_be_read_names_row_and_field():
+    batch = put([scored(1.0), {"score": 0.0, "mask_sample": "maybe"}, scored(0.0)])
+    with pytest.raises(ContractError, match=r"row 1 of the batch: mask_sample: expected .* found 'maybe'"):
+        trainer()._compute_advantage(batch, {})
+
+
+def test_a_wrong_policy_fails_when_the_trainer_starts():
+    config = OmegaConf.create({"algorithm": {"mask_sample": {"acton": "exclude"}}})
+    with pytest.raises(ContractError, match=r"algorithm.mask_sample: .*'acton'.*Did you mean 'action'"):
+        Trainer(config)
