@@ -128,7 +128,10 @@ def _on_import(name: str) -> None:
         try:
             _HOOKS[name](module)
         except Exception:
-            wrapt.register_post_import_hook(hook, name)  # wrapt forgets a hook that has run
+            # Python is about to drop the module; wrapt forgets a hook that has run, and would run it at
+            # once while the module is there.
+            sys.modules.pop(name, None)
+            wrapt.register_post_import_hook(hook, name)
             raise
 
     if name not in sys.modules:

@@ -77,7 +77,9 @@ def put(infos, uids=None, keys=None, agent_fields=None, padding=(), scores=None)
             }
         )
         tags.append({"is_padding": True} if row in padding else {})
-    return tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
+    return tq.kv_batch_put(
+        keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags
+    )
 
 
 def advantages(batch):
@@ -141,7 +143,10 @@ def test_a_fully_masked_batch_gives_zeros():
 
 
 def test_a_row_without_a_finite_reward_is_masked_although_nobody_said_so():
-    batch, metrics = put([scored(1.0), {"score": 0.0}, scored(0.0), scored(0.0)], scores=[1, float("nan"), 0, 0]), {}
+    batch, metrics = (
+        put([scored(1.0), {"score": 0.0}, scored(0.0), scored(0.0)], scores=[1, float("nan"), 0, 0]),
+        {},
+    )
     trainer()._compute_advantage(batch, metrics)
     assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
     assert metrics["mask_sample/kind/samplemask:reward_not_finite"] == 1.0
@@ -171,10 +176,10 @@ def test_a_session_is_decided_as_a_whole():
 
 def test_padding_rows_neither_vote_nor_count():
     for estimator in ("grpo", "gpg", "grpo_passk", "rloo"):
-        reference = put(FOUR[1:] + [scored(1.0)], uids=["a"] * 4)
+        reference = put([*FOUR[1:], scored(1.0)], uids=["a"] * 4)
         trainer(estimator)._compute_advantage(reference, {})
         # verl's padding copies row 0, so it looks masked when row 0 is.
-        batch = put(FOUR[1:] + [scored(1.0), masked("session_lost")], uids=["a"] * 4 + ["pad"], padding=(4,))
+        batch = put([*FOUR[1:], scored(1.0), masked("session_lost")], uids=["a"] * 4 + ["pad"], padding=(4,))
         metrics = {}
         trainer(estimator)._compute_advantage(batch, metrics)
         assert advantages(batch) == [*advantages(reference), 0.0], estimator
