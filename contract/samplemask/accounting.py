@@ -118,7 +118,7 @@ def step_metrics(
     finite = np.isfinite(rewards)
     for name, taken in (("reward", finite), ("reward_unmasked", finite & ~plan.masked_B)):
         if taken.any():
-            metrics[name] = float(rewards[taken].mean())
+            metrics[name] = _mean(rewards[taken])
     metrics["rows_trained"] = float(plan.trains_B.sum())
     metrics["groups_dropped"] = float(plan.dropped_groups)
     metrics["groups_thin"] = float(plan.thin_groups)
@@ -126,6 +126,13 @@ def step_metrics(
     for kind, count in count_kinds(plan.masked_B, check_kinds(kinds_B, rows)).items():
         metrics[f"kind/{kind}"] = float(count)
     return {PREFIX + name: value for name, value in metrics.items()}
+
+
+def _mean(rewards: npt.NDArray[np.float64]) -> float:
+    with np.errstate(over="ignore"):
+        mean = float(rewards.mean())
+    # The sum of rewards near the largest float overflows although their mean does not.
+    return mean if np.isfinite(mean) else float((rewards / len(rewards)).sum())
 
 
 def _rewards(reward_B: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:

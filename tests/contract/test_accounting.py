@@ -169,6 +169,11 @@ def test_means_are_over_finite_rewards_and_left_out_when_nothing_was_measured():
     assert "reward_unmasked" not in metrics([1, 1], [0.0, 1.0])
 
 
+def test_the_mean_of_the_largest_rewards_does_not_overflow():
+    assert metrics([1, 0, 0], [0.0, 1.5e308, 1.5e308])["reward_unmasked"] == 1.5e308
+    assert metrics([1, 0, 0], [0.0, 1.5e308, -1.5e308])["reward"] == 0.0
+
+
 def test_kinds_are_counted_for_masked_rows_only_most_frequent_first():
     kinds = ["a:x", "b:y", "b:y", None, "", "a:x"]
     found = metrics([1, 1, 1, 1, 1, 0], [0] * 6, None, kinds)
@@ -207,4 +212,4 @@ def test_kind_counts_add_up_to_the_masked_rows_and_no_metric_is_nan(rows):
     masked = [row[0] for row in rows]
     found = metrics(masked, [row[1] for row in rows], None, [row[2] for row in rows])
     assert sum(value for name, value in found.items() if name.startswith("kind/")) == sum(masked)
-    assert not any(math.isnan(value) for value in found.values())
+    assert all(math.isfinite(value) for value in found.values())
