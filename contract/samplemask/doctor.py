@@ -1,0 +1,42 @@
+"""`samplemask doctor`: what is installed here and what is active."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import platform
+from collections.abc import Iterator
+from typing import Final
+
+import samplemask
+
+ADAPTERS: Final = ("samplemask_verl", "samplemask_nemo_rl")
+
+
+def run_doctor() -> int:
+    """Print Python, samplemask and what each adapter says about its host; 1 when an adapter fails."""
+    healthy = True
+    print(f"Python {platform.python_version()} on {platform.system()}, samplemask {samplemask.__version__}")
+    for name in ADAPTERS:
+        try:
+            for line in _lines(name):
+                print(f"  {line}" if line != name else line)
+        except ModuleNotFoundError as error:  # its host is not in this environment: nothing is broken
+            print(f"  not usable here: {error}")
+        except Exception as error:  # noqa: BLE001 - one broken host must not hide the others
+            healthy = False
+            print(f"  {name} failed: {type(error).__name__}: {error}")
+    return 0 if healthy else 1
+
+
+def _lines(name: str) -> Iterator[str]:
+    """Yield what one adapter says: its module `doctor` has a function of that name."""
+    yield name
+    if importlib.util.find_spec(name) is None:
+        yield "not installed"
+        return
+    module = f"{name}.doctor"
+    if importlib.util.find_spec(module) is None:
+        yield "installed; it has nothing to say"
+        return
+    yield from importlib.import_module(module).doctor()

@@ -1,0 +1,167 @@
+"""Streams NeMo Gym's rollout files: which files belong to a run, and their lines, whatever state they are in.
+
+Source of the names: NeMo Gym 0.7.0, `nemo_gym/path_utils.py` and `nemo_gym/rollout_collection.py`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, cast
+
+from samplemask.errors import ContractError
+
+STDIN: Final = "-"
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+"""Longest line that is read, in bytes: memory stays bounded when a file has lost its newlines."""
+
+_FAILURES: Final = "_failures"
+_INPUTS: Final = "_materialized_inputs"
+_COMPRESSED: Final = (".gz", ".zst")
+_BOM: Final = b"\xef\xbb\xbf"
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank.
+
+    Attributes:
+        number: Counted from 1.
+        text: The bytes, without a byte order mark; empty when `problem` is set.
+        problem: Why the line cannot be used at all, or None.
+    """
+
+    number: int
+    text: bytes
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class RunFiles:
+    """The files of one run.
+
+    Attributes:
+        name: Path of the main file without its suffixes; "-" for standard input.
+        main: The rollouts.
+        failures: The failure sidecar, one row per failed attempt.
+        inputs: The materialized inputs, one row per rollout that was expected.
+    """
+
+    name: str
+    main: Path | str | None = None
+    failures: Path | None = None
+    inputs: Path | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, Path | str]]:
+        """Yield the role and the path of each file that there is; the inputs come first."""
+        for role in ("inputs", "main", "failures"):
+            path = getattr(self, role)
+            if path is not None:
+                yield role, path
+
+
+def find_runs(paths: Sequence[str | Path], *, siblings: bool = True) -> list[RunFiles]:
+    """Sort files into runs by Gym's naming and find the files that belong to them.
+
+    Args:
+        paths: Main files, sidecars and materialized inputs in any order; "-" for standard input.
+        siblings: Also use the sidecar and the inputs that lie beside a file.
+
+    Raises:
+        ContractError: A path does not exist or is not a file.
+    """
+    runs: dict[str, RunFiles] = {}
+    for path in paths:
+        if str(path) == STDIN:
+            runs.setdefault(STDIN, RunFiles(STDIN)).main = STDIN
+            continue
+        file = Path(path)
+        if not file.exists() or file.is_dir():
+            found = "a directory" if file.is_dir() else "nothing there"
+            raise ContractError(f"{file}: expected a rollout file, found {found}. Check the path.")
+        name, role = _name_and_role(file)
+        run = runs.setdefault(name, RunFiles(name))
+        if getattr(run, role) is None:
+            setattr(run, role, file)
+    if siblings:
+        for run in runs.values():
+            _add_siblings(run)
+    return list(runs.values())
+
+
+def read_lines(path: Path | str) -> Iterator[Line]:
+    """Stream the lines of a file, plain, gzip or zstd, told apart by content; blank lines are left out.
+
+    A damaged compressed file ends with a line whose `problem` says so. Nothing is held but one line.
+
+    Raises:
+        ContractError: A zstd file, and no reader for it is installed.
+    """
+    number = 0
+    with _opened(path) as stream:
+        try:
+            while text := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(text) > MAX_LINE_BYTES:
+                    _skip_line(stream, text)
+                    yield Line(number, b"", f"longer than {MAX_LINE_BYTES:,} bytes")
+                    continue
+                if number == 1 and text.startswith(_BOM):
+                    text = text[len(_BOM) :]
+                if not text.isspace() and text:
+                    yield Line(number, text)
+        except (EOFError, OSError, ValueError) as error:
+            yield Line(number + 1, b"", f"the file is damaged from here on: {error}")
+
+
+def _skip_line(stream: IO[bytes], text: bytes) -> None:
+    while text and not text.endswith(b"\n"):
+        text = stream.readline(MAX_LINE_BYTES)
+
+
+def _opened(path: Path | str) -> IO[bytes]:
+    file = sys.stdin.buffer if path == STDIN else Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+    raw = cast(io.BufferedReader, file)
+    start = raw.peek(4)[:4]
+    if start.startswith(_GZIP_MAGIC):
+        return cast(IO[bytes], gzip.open(raw, "rb"))
+    if start == _ZSTD_MAGIC:
+        return _open_zstd(raw, path)
+    return raw
+
+
+def _open_zstd(raw: IO[bytes], path: Path | str) -> IO[bytes]:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError as error:
+        raise ContractError(
+            f"{path}: expected a reader for zstd files, found none. "
+            "Run `pip install 'samplemask[zstd]'`, or decompress the file."
+        ) from error
+    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return io.BufferedReader(reader, buffer_size=1 << 20)
+
+
+def _name_and_role(file: Path) -> tuple[str, str]:
+    name = file.with_suffix("") if file.suffix in _COMPRESSED else file
+    stem = name.stem
+    for ending, role in ((_FAILURES, "failures"), (_INPUTS, "inputs")):
+        if stem.endswith(ending) and stem != ending:
+            return str(file.parent / stem[: -len(ending)]), role
+    return str(file.parent / stem), "main"
+
+
+def _add_siblings(run: RunFiles) -> None:
+    if run.name == STDIN:
+        return
+    for role, ending in (("main", ""), ("failures", _FAILURES), ("inputs", _INPUTS)):
+        candidates = (Path(f"{run.name}{ending}.jsonl{suffix}") for suffix in ("", *_COMPRESSED))
+        if getattr(run, role) is None:
+            setattr(run, role, next((file for file in candidates if file.is_file()), None))
