@@ -1,7 +1,80 @@
 # Two commands matter: `make demo` and `make test`. Both build what they need under .venvs/.
 .DEFAULT_GOAL := help
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.10; do command -v $$p && break; done)
-VENVS := .venvs
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+# 3.11 first: it is the Python that most of the hosts' wheels are made for.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
+# NeMo Gym needs Python 3.13; its tests skip where there is none.
+PYTHON313 ?= $(shell command -v python3.13)
+
+CORE := .venvs/core
+VERL := .venvs/verl
+GYM := .venvs/gym
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# pip repeats one line about local package folders for every package on some machines.
+QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
+PYTEST := -m pytest -q
+
+.PHONY: help demo test lint unit integration-verl integration-gym integration-nemo-rl integration build clean
 
 help:  ## Show this help
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
+
+demo: $(VERL)/.ready  ## Show the main job: what failed rollouts do to real verl GRPO, and without them
+	$(VERL)/bin/samplemask demo --out demo-out
+
+test: lint unit integration-verl integration-gym integration-nemo-rl build  ## Run everything that CI runs
+
+lint: $(CORE)/.ready  ## Lint, format and type checks
+	$(CORE)/bin/ruff check .
+	$(CORE)/bin/ruff format --check .
+	$(CORE)/bin/mypy
+
+unit: $(CORE)/.ready  ## Fast tests: no trainer, no network
+	$(CORE)/bin/python $(PYTEST) tests
+
+integration-verl: $(VERL)/.ready  ## Tests against the real verl
+	$(VERL)/bin/python $(PYTEST) -m "not slow" integration/verl
+
+integration-gym: $(GYM)/.ready  ## Tests against the real NeMo Gym (needs python3.13)
+	@if [ -x $(GYM)/bin/python ]; then $(GYM)/bin/python $(PYTEST) -m "not slow" integration/gym; \
+	else echo "SKIPPED integration/gym: NeMo Gym needs Python 3.13 and none was found"; fi
+
+integration-nemo-rl: $(VERL)/.ready  ## Tests against a NeMo-RL checkout (SAMPLEMASK_NEMO_RL_CHECKOUT)
+	@if [ -n "$${SAMPLEMASK_NEMO_RL_CHECKOUT:-}" ]; then $(VERL)/bin/python $(PYTEST) integration/nemo_rl; \
+	else echo "SKIPPED integration/nemo_rl: set SAMPLEMASK_NEMO_RL_CHECKOUT to a checkout of NVIDIA-NeMo/RL"; fi
+
+integration: $(VERL)/.ready  ## The slower tests too: whole training runs of the real verl
+	$(VERL)/bin/python $(PYTEST) integration/verl
+
+build: $(CORE)/.ready  ## Build sdist and wheel and try the wheel in an empty environment
+	rm -rf dist && $(CORE)/bin/python -m build --quiet . $(QUIET)
+	rm -rf .venvs/wheel && $(PYTHON) -m venv .venvs/wheel
+	.venvs/wheel/bin/python $(PIP_INSTALL) dist/*.whl $(QUIET)
+	cd / && $(CURDIR)/.venvs/wheel/bin/samplemask --help > /dev/null
+	cd / && $(CURDIR)/.venvs/wheel/bin/python -c "import samplemask, samplemask_verl"
+
+clean:  ## Remove the environments and everything built
+	rm -rf .venvs dist demo-out .pytest_cache .mypy_cache .ruff_cache
+
+$(CORE)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python $(PIP_INSTALL) --upgrade "pip>=25.1" $(QUIET)
+	$(CORE)/bin/python $(PIP_INSTALL) -e ".[verl]" --group dev $(QUIET)
+	touch $@
+
+$(VERL)/.ready: pyproject.toml integration/verl/requirements.txt
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/python $(PIP_INSTALL) -r integration/verl/requirements.txt $(QUIET)
+	$(VERL)/bin/python $(PIP_INSTALL) -e ".[verl,demo]" $(QUIET)
+	touch $@
+
+$(GYM)/.ready: pyproject.toml integration/gym/requirements.txt
+	@mkdir -p $(GYM)
+	if [ -n "$(PYTHON313)" ]; then \
+	  $(PYTHON313) -m venv $(GYM); \
+	  $(GYM)/bin/python $(PIP_INSTALL) --ignore-requires-python -r integration/gym/requirements.txt $(QUIET); \
+	  $(GYM)/bin/python $(PIP_INSTALL) -e . $(QUIET); \
+	fi
+	touch $@

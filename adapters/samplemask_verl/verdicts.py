@@ -62,7 +62,7 @@ def read_rows(places: Sequence[Sequence[Any]], reward_B: npt.NDArray[np.floating
                 kinds[row] = (kinds[row] if row in flagged else None) or verdict.failure_kind or kinds[row]
                 masked_B[row] = True
                 flagged.add(row)
-            elif row not in flagged:
+            else:
                 kinds[row] = kinds[row] or verdict.failure_kind
     for row in np.flatnonzero(~np.isfinite(reward_B)):
         if row not in flagged:

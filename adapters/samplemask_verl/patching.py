@@ -1,0 +1,113 @@
+"""Puts the adapter into verl and takes it out again: install(), uninstall(), doctor()."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+from samplemask.errors import SeamError
+from samplemask.seams import MakeWrapper, Patches, Seam, seam_status
+from samplemask_verl import host_seams as seams
+from samplemask_verl.config import policy_of
+
+logger = logging.getLogger("samplemask")
+logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))  # verl leaves the root logger at WARNING
+
+_patches = Patches()
+_HELP = "To run verl without samplemask, uninstall it or set VERL_USE_EXTERNAL_PLUGINS=none."
+
+
+def install() -> None:
+    """Patch verl in this process, importing its trainers. Harmless when already done.
+
+    Raises:
+        SeamError: This verl is not one that the adapter was checked against; nothing was patched.
+    """
+    for module, patch in HOOKS.items():
+        patch(importlib.import_module(module))
+
+
+def uninstall() -> None:
+    """Put verl's own functions back in this process.
+
+    Raises:
+        SeamError: Something wrapped them after samplemask.
+    """
+    _patches.uninstall()
+
+
+def is_active() -> bool:
+    """Tell whether verl is patched in this process."""
+    return bool(_patches.seams)
+
+
+def doctor() -> Iterable[str]:
+    """Yield lines about verl, the entry point and each seam; imports verl's trainers."""
+    try:
+        yield f"verl {version('verl')}"
+    except PackageNotFoundError:
+        yield "verl: not installed"
+        return
+    policy = os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
+    allowed = policy.lower() == "auto" or "samplemask" in policy.split(",")
+    state = "loaded by verl" if allowed else f"off (VERL_USE_EXTERNAL_PLUGINS={policy})"
+    yield f"entry point verl.plugins: {state}"
+    for seam in _ALL:
+        status = seam_status(seam)
+        yield f"{'active' if status.active else 'NOT ACTIVE'}  {seam.name}"
+        if status.problem:
+            yield f"    {status.problem}"
+
+
+def _patch_legacy(module: ModuleType) -> None:
+    from samplemask_verl import advantage
+
+    _patch(
+        [
+            (seams.COMPUTE_ADVANTAGE, advantage.wrap_compute_advantage(module)),
+            (seams.LEGACY_METRICS, advantage.wrap_data_metrics),
+            (seams.LEGACY_START, _checking_policy),
+        ]
+    )
+
+
+def _patch_v1(module: ModuleType) -> None:
+    from samplemask_verl import v1
+
+    _patch([(seams.V1_ADVANTAGE, v1.wrap_compute_advantage(module)), (seams.V1_START, _checking_policy)])
+
+
+HOOKS: dict[str, Callable[[ModuleType], None]] = {  # what to do with a verl module once it is there
+    "verl.trainer.ppo.ray_trainer": _patch_legacy,
+    "verl.trainer.ppo.v1.trainer_base": _patch_v1,
+}
+_ALL: tuple[Seam, ...] = (
+    seams.COMPUTE_ADVANTAGE,
+    seams.LEGACY_METRICS,
+    seams.LEGACY_START,
+    seams.V1_ADVANTAGE,
+    seams.V1_START,
+)
+
+
+def _patch(wrappers: list[tuple[Seam, MakeWrapper]]) -> None:
+    try:
+        _patches.install(wrappers)
+    except SeamError as error:
+        raise SeamError(f"samplemask cannot work with this verl.\n{error}\n{_HELP}") from error
+
+
+def _checking_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a trainer's constructor read the policy first: an error at start, not in step 400."""
+
+    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        policy = policy_of(config.algorithm)
+        logger.info("samplemask active in verl: %s", policy)
+        original(self, config, *args, **kwargs)
+
+    return __init__

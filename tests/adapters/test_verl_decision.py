@@ -1,0 +1,122 @@
+"""Sessions and padding, and then the shared policy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samplemask import MaskPolicy
+from samplemask_verl.decision import Rows, decide
+from samplemask_verl.verdicts import RowVerdicts
+
+
+def verdicts(masked, kinds=None):
+    return RowVerdicts(np.array(masked, dtype=bool), kinds or [None] * len(masked), True)
+
+
+def rows(groups, rewards=None, **columns):
+    return Rows(np.array(list(groups), dtype=object), np.array(rewards or [1.0] * len(groups)), **columns)
+
+
+def test_each_row_is_its_own_session_where_there_are_none():
+    plan = decide(rows("aaaa"), verdicts([0, 1, 0, 0]), MaskPolicy()).plan
+    assert plan.trains_B.tolist() == [True, False, True, True]
+    assert plan.votes_B.tolist() == [True, False, True, True]
+
+
+def test_one_flagged_row_masks_its_whole_session():
+    sessions = ["s0", "s1", "s1", "s2"]
+    decision = decide(rows("aaaa", session_B=sessions), verdicts([0, 0, 1, 0]), MaskPolicy())
+    assert decision.plan.trains_B.tolist() == [True, False, False, True]
+    assert decision.metrics["mask_sample/masked_pct"] == pytest.approx(100 / 3)
+    assert decision.metrics["mask_sample/rows_trained"] == 2.0
+
+
+def test_a_session_is_one_voter_however_many_rows_it_has():
+    plan = decide(rows("aaa", session_B=["s0"] * 3), verdicts([0, 0, 0]), MaskPolicy()).plan
+    assert plan.trains_B.tolist() == [False] * 3
+    assert plan.thin_groups == 1
+
+
+def test_a_sessions_reward_is_that_of_its_last_row_wherever_it_stands():
+    made = rows(
+        "aaaa",
+        rewards=[0.0, 1.0, 0.25, 0.0],
+        session_B=["s0", "s1", "s1", "s2"],
+        order_B=np.array([0, 1, 0, 0]),
+    )
+    decision = decide(made, verdicts([1, 0, 0, 0], ["session_lost", None, None, None]), MaskPolicy())
+    assert decision.metrics["mask_sample/reward_unmasked"] == 0.5
+    assert decision.metrics["mask_sample/kind/session_lost"] == 1.0
+
+
+def test_a_sessions_kind_is_found_on_whichever_row_carries_it():
+    kinds = [None, None, "agent_timeout", None]
+    decision = decide(
+        rows("aaaa", session_B=["s0", "s1", "s1", "s2"]), verdicts([0, 0, 1, 0], kinds), MaskPolicy()
+    )
+    assert decision.metrics["mask_sample/kind/agent_timeout"] == 1.0
+    kept = decide(
+        rows("aaaa", session_B=["s0", "s1", "s1", "s2"], order_B=np.array([0, 1, 0, 0])),
+        verdicts([0, 0, 1, 0], kinds),
+        MaskPolicy(scored_kinds=["agent_timeout"]),
+    )
+    assert kept.plan.trains_B.all()
+
+
+def test_padding_neither_trains_nor_votes_nor_counts():
+    padding = np.array([False, False, False, True])
+    decision = decide(rows("aaap", padding_B=padding), verdicts([0, 1, 0, 1]), MaskPolicy())
+    assert decision.plan.trains_B.tolist() == [True, False, True, False]
+    assert decision.plan.votes_B.tolist() == [True, False, True, False]
+    assert decision.plan.masked_B.tolist() == [False, True, False, False]
+    assert decision.metrics["mask_sample/masked_pct"] == pytest.approx(100 / 3)
+    assert decision.plan.thin_groups == 0
+
+
+def test_a_batch_of_padding_only_trains_nobody():
+    decision = decide(rows("pp", padding_B=np.array([True, True])), verdicts([0, 0]), MaskPolicy())
+    assert not decision.plan.trains_B.any()
+
+
+def test_a_healthy_batch_has_no_metrics():
+    decision = decide(rows("aabb"), verdicts([0] * 4), MaskPolicy())
+    assert decision.plan.changes_nothing
+    assert decision.metrics == {}
+
+
+def test_loss_multiplier_lets_a_masked_row_vote_but_not_with_a_reward_that_is_no_number():
+    made = rows("aaaa", rewards=[1.0, 7.0, np.nan, 0.0])
+    plan = decide(made, verdicts([0, 1, 1, 0]), MaskPolicy(action="loss_multiplier")).plan
+    assert plan.votes_B.tolist() == [True, True, False, True]
+    assert plan.trains_B.tolist() == [True, False, False, True]
+
+
+def test_a_scored_kind_without_a_reward_stays_masked():
+    made = rows("aaaa", rewards=[1.0, np.nan, 0.5, 0.0])
+    kinds = [None, "agent_timeout", "agent_timeout", None]
+    decision = decide(made, verdicts([0, 1, 1, 0], kinds), MaskPolicy(scored_kinds=["agent_timeout"]))
+    assert decision.plan.trains_B.tolist() == [True, False, True, True]
+    assert decision.metrics["mask_sample/kind/samplemask:reward_not_finite"] == 1.0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(1, 3)), min_size=1, max_size=8),
+    st.randoms(),
+)
+def test_the_order_of_rows_does_not_matter(sessions, random):
+    table = [
+        (group, f"s{number}", order, masked and order == 0)
+        for number, (group, masked, size) in enumerate(sessions)
+        for order in range(size)
+    ]
+
+    def trains(table):
+        groups, names, orders, masked = zip(*table, strict=True)
+        made = rows(groups, session_B=list(names), order_B=np.array(orders))
+        plan = decide(made, verdicts(masked), MaskPolicy()).plan
+        return dict(zip([row[1:3] for row in table], plan.trains_B.tolist(), strict=True))
+
+    shuffled = list(table)
+    random.shuffle(shuffled)
+    assert trains(table) == trains(shuffled)
