@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.accounting import PREFIX, step_metrics
+from samplemask.accounting import StepCounts
 from samplemask.failure_kinds import REWARD_NOT_FINITE
 from samplemask.groups import group_codes
 from samplemask.policy import MaskPolicy, RowPlan, plan_rows
@@ -39,15 +39,20 @@ class Rows:
 
 @dataclass(frozen=True)
 class Decision:
-    """The plan for the rows, and the metrics of the step.
+    """The plan for the rows, and the counts of the step.
 
     Attributes:
         plan: Row plan of shape (B,). Padding rows neither train nor vote and are not masked.
-        metrics: `mask_sample/*`, counted in sessions without padding; empty for a healthy step.
+        counts: In sessions, without padding; `trained` in rows.
     """
 
     plan: RowPlan
-    metrics: dict[str, float]
+    counts: StepCounts
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """`mask_sample/*`; empty for a healthy step."""
+        return self.counts.metrics()
 
 
 def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
@@ -74,7 +79,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     _never_score_without_reward(kinds_S, measured_S, policy)
 
     plan_S = plan_rows(masked_S, np.asarray(rows.group_B)[final], policy, kinds_S)
-    metrics = step_metrics(plan_S, reward_S, kinds_S)
+    counts = StepCounts.of(plan_S, reward_S, kinds_S)
     if policy.action != "ignore" and not measured_S.all():
         # loss_multiplier lets masked rows vote; a row without a number has none to give.
         plan_S.votes_B[:] &= measured_S
@@ -86,9 +91,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
         plan_S.thin_groups,
         plan_S.outage,
     )
-    if metrics:
-        metrics[PREFIX + "rows_trained"] = float(plan.trains_B.sum())
-    return Decision(plan, metrics)
+    return Decision(plan, replace(counts, trained=int(plan.trains_B.sum())))
 
 
 def _sessions(rows: Rows, real: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -89,6 +90,91 @@ class Coverage:
         return Coverage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
+@dataclass(frozen=True)
+class StepCounts:
+    """What happened to the rows of one step; those of several batches add up.
+
+    Attributes:
+        rows: Rows of the batch.
+        masked: Masked rows.
+        trained: Rows that carry loss.
+        groups_dropped: Groups that `drop_group` removed.
+        groups_thin: Other groups with fewer than `min_valid` voters.
+        changed: True when samplemask changed anything or a row is masked.
+        reward: Mean over the rows with a finite reward, and their number.
+        reward_unmasked: The same over unmasked rows.
+        kinds: Masked rows per failure kind.
+    """
+
+    rows: int = 0
+    masked: int = 0
+    trained: int = 0
+    groups_dropped: int = 0
+    groups_thin: int = 0
+    changed: bool = False
+    reward: tuple[float, int] = (0.0, 0)
+    reward_unmasked: tuple[float, int] = (0.0, 0)
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: RowPlan, reward_B: npt.ArrayLike, kinds_B: Kinds | None = None) -> StepCounts:
+        """Count one batch.
+
+        Args:
+            plan: Its plan.
+            reward_B: float (B,) rewards; those of masked rows may hold anything.
+            kinds_B: (B,) failure kinds, None where there is none.
+
+        Raises:
+            ContractError: `reward_B` or `kinds_B` does not have one value per row.
+        """
+        rows = len(plan.masked_B)
+        rewards = _rewards(reward_B, rows)
+        finite = np.isfinite(rewards)
+        return cls(
+            rows=rows,
+            masked=int(plan.masked_B.sum()),
+            trained=int(plan.trains_B.sum()),
+            groups_dropped=plan.dropped_groups,
+            groups_thin=plan.thin_groups,
+            changed=_changed(plan),
+            reward=_mean(rewards[finite]),
+            reward_unmasked=_mean(rewards[finite & ~plan.masked_B]),
+            kinds=count_kinds(plan.masked_B, check_kinds(kinds_B, rows)),
+        )
+
+    def __add__(self, other: StepCounts) -> StepCounts:
+        kinds = Counter(self.kinds)
+        kinds.update(other.kinds)
+        return StepCounts(
+            rows=self.rows + other.rows,
+            masked=self.masked + other.masked,
+            trained=self.trained + other.trained,
+            groups_dropped=self.groups_dropped + other.groups_dropped,
+            groups_thin=self.groups_thin + other.groups_thin,
+            changed=self.changed or other.changed,
+            reward=_pooled(self.reward, other.reward),
+            reward_unmasked=_pooled(self.reward_unmasked, other.reward_unmasked),
+            kinds=dict(kinds),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return `mask_sample/*`; see `step_metrics`."""
+        if not self.changed:
+            return {}
+        metrics: dict[str, float] = {"masked_pct": 100.0 * self.masked / self.rows if self.rows else 0.0}
+        for name, (mean, count) in (("reward", self.reward), ("reward_unmasked", self.reward_unmasked)):
+            if count:
+                metrics[name] = mean
+        metrics["rows_trained"] = float(self.trained)
+        metrics["groups_dropped"] = float(self.groups_dropped)
+        metrics["groups_thin"] = float(self.groups_thin)
+        metrics["no_signal_step"] = float(not self.trained)
+        for kind, count in self.kinds.items():
+            metrics[f"kind/{kind}"] = float(count)
+        return {PREFIX + name: value for name, value in metrics.items()}
+
+
 def step_metrics(
     plan: RowPlan,
     reward_B: npt.ArrayLike,
@@ -110,29 +196,27 @@ def step_metrics(
     Raises:
         ContractError: `reward_B` or `kinds_B` does not have one value per row.
     """
-    rows = len(plan.masked_B)
-    if not plan.masked_B.any() and plan.changes_nothing:
-        return {}
-    rewards = _rewards(reward_B, rows)
-    metrics: dict[str, float] = {"masked_pct": 100.0 * float(plan.masked_B.mean())}
-    finite = np.isfinite(rewards)
-    for name, taken in (("reward", finite), ("reward_unmasked", finite & ~plan.masked_B)):
-        if taken.any():
-            metrics[name] = _mean(rewards[taken])
-    metrics["rows_trained"] = float(plan.trains_B.sum())
-    metrics["groups_dropped"] = float(plan.dropped_groups)
-    metrics["groups_thin"] = float(plan.thin_groups)
-    metrics["no_signal_step"] = float(not plan.trains_B.any())
-    for kind, count in count_kinds(plan.masked_B, check_kinds(kinds_B, rows)).items():
-        metrics[f"kind/{kind}"] = float(count)
-    return {PREFIX + name: value for name, value in metrics.items()}
+    return StepCounts.of(plan, reward_B, kinds_B).metrics() if _changed(plan) else {}
 
 
-def _mean(rewards: npt.NDArray[np.float64]) -> float:
+def _changed(plan: RowPlan) -> bool:
+    return bool(plan.masked_B.any()) or not plan.changes_nothing
+
+
+def _pooled(one: tuple[float, int], other: tuple[float, int]) -> tuple[float, int]:
+    """Pool two means, each with the number of values behind it."""
+    count = one[1] + other[1]
+    share = other[1] / count if count else 0.0
+    return one[0] * (1.0 - share) + other[0] * share, count
+
+
+def _mean(rewards: npt.NDArray[np.float64]) -> tuple[float, int]:
+    if not len(rewards):
+        return 0.0, 0
     with np.errstate(over="ignore"):
         mean = float(rewards.mean())
     # The sum of rewards near the largest float overflows although their mean does not.
-    return mean if np.isfinite(mean) else float((rewards / len(rewards)).sum())
+    return mean if np.isfinite(mean) else float((rewards / len(rewards)).sum()), len(rewards)
 
 
 def _rewards(reward_B: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:

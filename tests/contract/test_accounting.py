@@ -16,6 +16,7 @@ from samplemask import (
     read_verdict,
     step_metrics,
 )
+from samplemask.accounting import StepCounts
 
 
 def disposition(response) -> Disposition:
@@ -213,3 +214,35 @@ def test_kind_counts_add_up_to_the_masked_rows_and_no_metric_is_nan(rows):
     found = metrics(masked, [row[1] for row in rows], None, [row[2] for row in rows])
     assert sum(value for name, value in found.items() if name.startswith("kind/")) == sum(masked)
     assert all(math.isfinite(value) for value in found.values())
+
+
+def test_counts_of_two_batches_add_up_to_those_of_one():
+    rewards = [1.0, 0.0, 0.5, 0.25, math.nan, 1.0]
+    masked = [False, True, False, False, True, False]
+    kinds = [None, "session_lost", None, None, "session_lost", None]
+    groups = [0, 0, 0, 1, 1, 1]
+
+    def counts(rows):
+        plan = plan_rows(masked[rows], groups[rows], MaskPolicy())
+        return StepCounts.of(plan, rewards[rows], kinds[rows])
+
+    whole, parts = counts(slice(0, 6)), counts(slice(0, 3)) + counts(slice(3, 6))
+    assert parts.metrics() == pytest.approx(whole.metrics())
+    assert whole.metrics() == {
+        "mask_sample/masked_pct": pytest.approx(100 / 3),
+        "mask_sample/reward": pytest.approx(2.75 / 5),
+        "mask_sample/reward_unmasked": pytest.approx(2.75 / 4),
+        "mask_sample/rows_trained": 4.0,
+        "mask_sample/groups_dropped": 0.0,
+        "mask_sample/groups_thin": 0.0,
+        "mask_sample/no_signal_step": 0.0,
+        "mask_sample/kind/session_lost": 2.0,
+    }
+
+
+def test_no_counts_are_the_neutral_element_and_publish_nothing():
+    assert StepCounts().metrics() == {}
+    plan = plan_rows([False, True, False], [0, 0, 0], MaskPolicy())
+    counts = StepCounts.of(plan, [1.0, 0.0, 0.0], [None, "cancelled", None])
+    assert counts + StepCounts() == counts
+    assert StepCounts() + counts == counts
