@@ -1,22 +1,27 @@
-"""The audit: how many rollouts were measured, what the others were lost to, and the reward without them."""
+"""The audit: how many rollouts were measured, what the others were lost to, and what that did."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from samplemask.accounting import Coverage, Disposition
-from samplemask.ledger import DISPOSITIONS, FAILED, FAILURES, MAIN, MASKED, SCORED, Ledger, Resolved, Rollouts
-from samplemask.rollouts import RunFiles, find_runs, read_lines
-from samplemask.rows import UnreadableLineError, decode, read_row, row_of
+from samplemask.cost import training_cost
+from samplemask.errors import ContractError
+from samplemask.ledger import FAILURES, MAIN, Ledger, Resolved
+from samplemask.quality import Counting, Summary, by_agent, pass_at, summarize, tasks
+from samplemask.rollouts import Line, RunFiles, find_runs, read_lines
+from samplemask.rows import UnreadableLineError, make_decode, row_of
+from samplemask.safety import safety
 
 MAX_LISTED: Final = 100_000
 """Most unreadable lines that are kept with their reasons, over all files; all are counted."""
+
+MAX_STALE_LISTED: Final = 1000
+
+Progress = Callable[[RunFiles, Line], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +35,19 @@ class Problem:
 
 @dataclass(slots=True)
 class FileCount:
-    """What one file held."""
+    """What one file held, in lines that are not blank.
+
+    Attributes:
+        path: The file.
+        role: "main", "failures" or "inputs".
+        rows: Lines that were read.
+        unreadable: Lines that were not.
+    """
 
     path: str
     role: str
     rows: int = 0
     unreadable: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The numbers of a set of rollouts.
-
-    Attributes:
-        coverage: The five dispositions.
-        reward_all: Mean over every rollout that has a reward, or None.
-        reward_unmasked: Mean over the scored ones, or None.
-        kinds: Masked and failed rollouts per failure kind, most frequent first.
-        scored_kinds: Scored rollouts that name a failure kind all the same.
-    """
-
-    coverage: Coverage
-    reward_all: float | None
-    reward_unmasked: float | None
-    kinds: dict[str, int]
-    scored_kinds: dict[str, int]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary in the form of `--json`."""
-        dispositions = {name.value: getattr(self.coverage, name.value) for name in Disposition}
-        return {
-            "dispositions": dispositions,
-            "expected": self.coverage.expected,
-            "reward": {"all": self.reward_all, "unmasked": self.reward_unmasked},
-            "kinds": self.kinds,
-            "scored_kinds": self.scored_kinds,
-        }
 
 
 @dataclass(slots=True)
@@ -74,105 +56,119 @@ class Audit:
 
     Attributes:
         total: All rollouts.
-        by_agent: Each agent's rollouts.
-        files: What each file held.
-        problems: Unreadable lines, at most `MAX_LISTED`.
-        unreadable: How many there were.
-        conflicts: Rows whose two flags disagree.
-        resolved: The rollouts themselves.
+        agents: Each agent's rollouts, those that lost most first.
+        pass_at: pass@k by str(k).
+        tasks: Task counts and the worst tasks.
+        cost: What the failures did to training.
+        safety: What the failures depend on.
+        reader: The files and what could not be read in them.
+        resolved: The rollouts.
+        ledger: The names that their codes stand for.
     """
 
     total: Summary
-    by_agent: dict[str, Summary]
-    files: list[FileCount]
-    problems: list[Problem]
-    unreadable: int
-    conflicts: int
+    agents: dict[str, Summary]
+    pass_at: dict[str, float | None]
+    tasks: dict[str, Any]
+    cost: dict[str, Any]
+    safety: dict[str, Any]
+    reader: Reader = field(repr=False)
     resolved: Resolved = field(repr=False)
+    ledger: Ledger = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that `samplemask audit --json` prints; docs/audit.md describes it."""
-        resolved = self.resolved
-        return {
+        problems, resolved = self.reader.problems, self.resolved
+        document = {
             **self.total.to_json(),
-            "unreadable_lines": [problem.line for problem in self.problems],
+            "unreadable_lines": [problem.line for problem in problems],
             "unreadable": {
-                "count": self.unreadable,
-                "lines": [
-                    {"file": problem.file, "line": problem.line, "reason": problem.reason}
-                    for problem in self.problems
-                ],
+                "count": self.reader.unreadable,
+                "lines": [asdict(problem) for problem in problems],
             },
-            "by_agent": {name: summary.to_json() for name, summary in self.by_agent.items()},
+            "pass_at": self.pass_at,
+            "by_agent": {name: summary.to_json() for name, summary in self.agents.items()},
+            "tasks": self.tasks,
+            "cost": self.cost,
+            "safety": self.safety,
             "rows": {
                 "unattributed": resolved.unattributed,
                 "superseded_attempts": len(resolved.superseded),
                 "duplicates": len(resolved.duplicates),
                 "stale_failures": len(resolved.stale),
                 "unexpected": resolved.unexpected,
-                "conflicts": self.conflicts,
+                "conflicts": self.reader.conflicts,
             },
-            "files": [
-                {"path": file.path, "role": file.role, "rows": file.rows, "unreadable": file.unreadable}
-                for file in self.files
-            ],
+            "stale_failures": self._stale(),
+            "files": [asdict(file) for file in self.reader.files],
         }
+        finite: dict[str, Any] = _finite(document)
+        return finite
+
+    def _stale(self) -> list[dict[str, Any]]:
+        runs = self.ledger.runs.all()
+        return [
+            {
+                "run": runs[row["run"]],
+                "line": int(row["line"]),
+                "task": self.ledger.index_name(int(row["task"])),
+                "rollout": self.ledger.index_name(int(row["rollout"])),
+            }
+            for row in self.resolved.stale[:MAX_STALE_LISTED]
+        ]
 
 
-class _Auditor:
-    def __init__(self, failures_as_zero: Collection[str]) -> None:
-        self.ledger = Ledger()
+class Reader:
+    """Reads files into a ledger and keeps what it could not read."""
+
+    def __init__(
+        self, ledger: Ledger, *, failures_as_zero: Collection[str] = (), fast: bool | None = None
+    ) -> None:
         self.files: list[FileCount] = []
         self.problems: list[Problem] = []
         self.conflicts = 0
+        self._ledger = ledger
+        self._decode = make_decode(fast)
         self._failures_as_zero = failures_as_zero
 
-    def read(self, run: RunFiles) -> None:
+    @property
+    def unreadable(self) -> int:
+        """Lines that could not be read."""
+        return sum(file.unreadable for file in self.files)
+
+    def read(self, run: RunFiles, progress: Progress | None = None) -> None:
+        """Read the files of one run."""
         for role, path in run:
-            count = FileCount(str(path), role)
-            self.files.append(count)
+            file = FileCount(str(path), role)
+            self.files.append(file)
             for line in read_lines(path):
+                if line.problem is not None:
+                    self._report(file, line.number, line.problem)
+                    continue
                 try:
-                    if line.problem is not None:
-                        raise UnreadableLineError(line.problem)
-                    self._book(line.text, line.number, role, run.name, count)
+                    self._book(line, file, run.name)
                 except UnreadableLineError as error:
-                    self._report(count, line.number, str(error))
+                    self._report(file, line.number, str(error))
+                if progress is not None:
+                    progress(run, line)
 
-    def _book(self, text: bytes, number: int, role: str, run: str, count: FileCount) -> None:
-        if role not in (MAIN, FAILURES):
-            self.ledger.expect(row_of(decode(text)), run=run)
-            count.rows += 1
+    def _book(self, line: Line, file: FileCount, run: str) -> None:
+        row = row_of(self._decode(line.text), failures_as_zero=self._failures_as_zero)
+        if file.role not in (MAIN, FAILURES):
+            self._ledger.expect(row, run=run)
+        elif row.problem is None or (row.task is not None and row.rollout is not None):
+            # A row whose verdict cannot be read still says that its rollout existed: it is unknown.
+            self._ledger.add(row, run=run, role=file.role, line=line.number)
+        if row.problem is not None and file.role in (MAIN, FAILURES):
+            self._report(file, line.number, row.problem)
             return
-        row = read_row(text, failures_as_zero=self._failures_as_zero)
-        if row.problem is not None:
-            self._report(count, number, row.problem)
-            if row.task is None or row.rollout is None:
-                return
-        else:
-            count.rows += 1
+        file.rows += 1
         self.conflicts += row.verdict is not None and row.verdict.conflict
-        self.ledger.add(row, run=run, role=role, line=number)
 
-    def _report(self, count: FileCount, number: int, reason: str) -> None:
-        count.unreadable += 1
+    def _report(self, file: FileCount, number: int, reason: str) -> None:
+        file.unreadable += 1
         if len(self.problems) < MAX_LISTED:
-            self.problems.append(Problem(count.path, number, reason))
-
-    def close(self) -> Audit:
-        resolved = self.ledger.resolve()
-        rollouts = resolved.rollouts
-        unreadable = sum(file.unreadable for file in self.files)
-        total = summarize(rollouts, self.ledger)
-        return Audit(
-            total,
-            _by_agent(rollouts, self.ledger),
-            self.files,
-            self.problems,
-            unreadable,
-            self.conflicts,
-            resolved,
-        )
+            self.problems.append(Problem(file.path, number, reason))
 
 
 def audit_files(
@@ -180,6 +176,9 @@ def audit_files(
     *,
     siblings: bool = True,
     failures_as_zero: Collection[str] = (),
+    counting: Counting | None = None,
+    fast: bool | None = None,
+    progress: Progress | None = None,
 ) -> Audit:
     """Audit rollout files.
 
@@ -187,55 +186,43 @@ def audit_files(
         paths: Main files, failure sidecars and materialized inputs of one or many runs.
         siblings: Also use the sidecar and the inputs that lie beside a file.
         failures_as_zero: Failure classes that count as a measured zero.
+        counting: What else counts as a zero in `reward["counted"]` and pass@k.
+        fast: Decode with msgspec; None: if it is installed. The result is the same.
+        progress: Called with the run and the line after each line.
 
     Raises:
         ContractError: A path is no file.
     """
-    auditor = _Auditor(failures_as_zero)
+    if isinstance(paths, (str, Path)):
+        raise ContractError.of("paths", "a sequence of paths", paths, "Put it into a list.")
+    ledger = Ledger()
+    reader = Reader(ledger, failures_as_zero=failures_as_zero, fast=fast)
     for run in find_runs(paths, siblings=siblings):
-        auditor.read(run)
-    return auditor.close()
+        reader.read(run, progress)
+    return close(ledger, reader, counting or Counting())
 
 
-def summarize(rollouts: Rollouts, ledger: Ledger) -> Summary:
-    """Summarize rollouts of a ledger."""
-    counts = np.bincount(rollouts.disposition_R, minlength=len(DISPOSITIONS)).tolist()
-    coverage = Coverage(**dict(zip((name.value for name in DISPOSITIONS), counts, strict=True)))
-    scored_R = rollouts.disposition_R == SCORED
-    lost_R = (rollouts.disposition_R == MASKED) | (rollouts.disposition_R == FAILED)
-    return Summary(
-        coverage,
-        _mean(rollouts.reward_R),
-        _mean(rollouts.reward_R[scored_R]),
-        _counted(rollouts.kind_R[lost_R], ledger),
-        _counted(rollouts.kind_R[scored_R], ledger),
+def close(ledger: Ledger, reader: Reader, counting: Counting) -> Audit:
+    """Close the books and work out the audit."""
+    resolved = ledger.resolve()
+    rollouts = resolved.rollouts
+    return Audit(
+        total=summarize(rollouts, ledger, counting),
+        agents=by_agent(rollouts, ledger, counting),
+        pass_at=pass_at(rollouts, counting),
+        tasks=tasks(rollouts, ledger),
+        cost=training_cost(rollouts),
+        safety=safety(rollouts, ledger),
+        reader=reader,
+        resolved=resolved,
+        ledger=ledger,
     )
 
 
-def _by_agent(rollouts: Rollouts, ledger: Ledger) -> dict[str, Summary]:
-    """Summarize each agent, the ones that lost most rollouts first."""
-    names = ledger.agents.all()
-    summaries = {
-        names[agent]: summarize(rollouts.take(rollouts.agent_R == agent), ledger)
-        for agent in np.unique(rollouts.agent_R).tolist()
-    }
-    return dict(
-        sorted(
-            summaries.items(), key=lambda item: (item[1].coverage.scored - item[1].coverage.expected, item[0])
-        )
-    )
-
-
-def _mean(reward_R: npt.NDArray[np.float64]) -> float | None:
-    measured = reward_R[np.isfinite(reward_R)]
-    return float(measured.mean()) if len(measured) else None
-
-
-def _counted(kind_R: npt.NDArray[np.int64], ledger: Ledger) -> dict[str, int]:
-    names = ledger.kinds.all()
-    counts = np.bincount(kind_R[kind_R >= 0], minlength=len(names)).tolist()
-    named = sorted(
-        ((name, count) for name, count in zip(names, counts, strict=True) if count),
-        key=lambda item: (-item[1], item[0]),
-    )
-    return dict(named)
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot say (NaN, inf) by null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

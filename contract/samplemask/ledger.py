@@ -1,14 +1,13 @@
 """The books: every row that was seen, in compact columns, and what they say once attempts are resolved.
 
-The command reads files into a ledger; an adapter can fill one step by step. Both get their numbers
-from the same `resolve`, so a run's metrics and the audit of its files agree.
+The command reads files into a ledger; a trainer's adapter can fill one step by step. Both get their
+numbers from the same `resolve`, so a run's own metrics and the audit of its files agree.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,78 +20,86 @@ from samplemask.rows import Index, RolloutRow
 DISPOSITIONS: Final = tuple(Disposition)
 SCORED, MASKED, FAILED, OMITTED, UNKNOWN = range(5)
 MAIN, FAILURES = "main", "failures"
-_NO_INDEX: Final = -1
-_LARGEST_PLAIN_INDEX: Final = 2**31 - 1
+NO_INDEX: Final = -1
+NO_MEASURE: Final = -1
 
-IntArray = npt.NDArray[np.int64]
+Rollouts = npt.NDArray[np.void]
+"""Structured array of `COLUMNS`, one row per rollout."""
+
+COLUMNS: Final = np.dtype(
+    [
+        ("run", "i4"),
+        ("task", "i4"),
+        ("rollout", "i4"),
+        ("attempt", "i4"),
+        ("agent", "i4"),
+        ("kind", "i4"),
+        ("line", "u4"),
+        ("main", "?"),
+        ("disposition", "i1"),
+        ("reward", "f8"),
+        ("tokens", "i4"),
+        ("turns", "i4"),
+        ("time", "i8"),
+        ("step", "i4"),
+    ]
+)
+_EXPECTED: Final = np.dtype([("run", "i4"), ("task", "i4"), ("rollout", "i4"), ("agent", "i4")])
+_CODES: Final = {disposition: code for code, disposition in enumerate(DISPOSITIONS)}
+_LARGEST: Final = 2**31 - 1
+_CHUNK: Final = 4096
 
 
 class Names:
-    """Gives each distinct name a small number."""
+    """Gives each distinct name a small number; so many at most, then they share one."""
 
-    def __init__(self) -> None:
+    OTHERS: Final = "(other names)"
+
+    def __init__(self, limit: int = 50_000) -> None:
         self._codes: dict[Any, int] = {}
+        self._limit = limit
 
     def code(self, name: Any) -> int:
         """Return the number of `name`; a new name gets the next one."""
-        return self._codes.setdefault(name, len(self._codes))
-
-    def __getitem__(self, code: int) -> Any:
-        return self.all()[code]
+        code = self._codes.get(name)
+        if code is None:
+            name = name if len(self._codes) < self._limit else self.OTHERS
+            code = self._codes.setdefault(name, len(self._codes))
+        return code
 
     def all(self) -> list[Any]:
         """Return the names in the order of their numbers."""
         return list(self._codes)
 
-    def __len__(self) -> int:
-        return len(self._codes)
 
+class _Table:
+    """Grows a structured array from tuples."""
 
-@dataclass(slots=True)
-class _Rows:
-    """Columns of the rows that were seen, about 50 bytes a row."""
+    def __init__(self, columns: np.dtype[np.void]) -> None:
+        self._columns = columns
+        self._chunks: list[npt.NDArray[np.void]] = []
+        self._waiting: list[tuple[Any, ...]] = []
 
-    run: array[int] = field(default_factory=lambda: array("i"))
-    main: array[int] = field(default_factory=lambda: array("b"))
-    line: array[int] = field(default_factory=lambda: array("q"))
-    task: array[int] = field(default_factory=lambda: array("i"))
-    rollout: array[int] = field(default_factory=lambda: array("i"))
-    attempt: array[int] = field(default_factory=lambda: array("i"))
-    agent: array[int] = field(default_factory=lambda: array("i"))
-    disposition: array[int] = field(default_factory=lambda: array("b"))
-    kind: array[int] = field(default_factory=lambda: array("i"))
-    reward: array[float] = field(default_factory=lambda: array("d"))
+    def append(self, values: tuple[Any, ...]) -> None:
+        self._waiting.append(values)
+        if len(self._waiting) >= _CHUNK:
+            self._pack()
 
+    def _pack(self) -> None:
+        self._chunks.append(np.array(self._waiting, dtype=self._columns))
+        self._waiting = []
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rollouts:
-    """Every expected rollout once, R rows.
+    def array(self) -> npt.NDArray[np.void]:
+        """Return all rows; they are kept, so the table can grow on."""
+        self._pack()
+        self._chunks = [np.concatenate(self._chunks)] if len(self._chunks) > 1 else self._chunks
+        return self._chunks[0]
 
-    Attributes:
-        run_R, task_R, rollout_R, agent_R, kind_R: Codes into the ledger's names; -1 where there is none.
-        disposition_R: Index into `DISPOSITIONS`.
-        reward_R: The reward; NaN where there is none.
-        main_R: The row came from the main file.
-        line_R: Its line; 0 for a rollout that left no row.
-    """
-
-    run_R: IntArray
-    main_R: npt.NDArray[np.bool_]
-    line_R: IntArray
-    task_R: IntArray
-    rollout_R: IntArray
-    attempt_R: IntArray
-    agent_R: IntArray
-    disposition_R: IntArray
-    kind_R: IntArray
-    reward_R: npt.NDArray[np.float64]
-
-    def take(self, rows: npt.NDArray[Any]) -> Rollouts:
-        """Return the chosen rows."""
-        return Rollouts(*(getattr(self, column.name)[rows] for column in fields(self)))
+    def extend(self, rows: npt.NDArray[np.void]) -> None:
+        self._chunks.append(rows)
 
     def __len__(self) -> int:
-        return len(self.run_R)
+        return sum(map(len, self._chunks)) + len(self._waiting)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,12 +107,12 @@ class Resolved:
     """The books closed: one row per rollout, and the rows that lost to a newer or better one.
 
     Attributes:
-        rollouts: One row per expected rollout.
-        unattributed: Rows without task and rollout index, each counted as a rollout of its own.
+        rollouts: One row per expected rollout, sorted by run, task and rollout.
+        unattributed: Rows without task or rollout index, each counted as a rollout of its own.
         superseded: Rows that lost to another attempt.
         duplicates: Rows that lost to a row of the same attempt.
         stale: Sidecar failures of a rollout whose main row is no newer attempt: leftovers.
-        unexpected: Rollouts that the materialized inputs do not know.
+        unexpected: Rollouts that the materialized inputs of their run do not know.
     """
 
     rollouts: Rollouts
@@ -117,18 +124,18 @@ class Resolved:
 
 
 class Ledger:
-    """Collects rows; `resolve` closes the books."""
+    """Collects rows; `resolve` closes the books, as often as one likes."""
 
     def __init__(self) -> None:
         self.runs = Names()
         self.agents = Names()
         self.kinds = Names()
-        self._indices = Names()
-        self._rows = _Rows()
-        self._expected = _Rows()
+        self._indices = Names(_LARGEST)
+        self._rows = _Table(COLUMNS)
+        self._expected = _Table(_EXPECTED)
 
     def __len__(self) -> int:
-        return len(self._rows.run)
+        return len(self._rows)
 
     def add(self, row: RolloutRow, *, run: str = "", role: str = MAIN, line: int = 0) -> None:
         """Record one row.
@@ -139,25 +146,39 @@ class Ledger:
             role: "main" or "failures", the file that it came from.
             line: Its line there, for reports.
         """
-        verdict = row.verdict
-        self._append(self._rows, row, run, line)
-        self._rows.main.append(role == MAIN)
-        self._rows.attempt.append(min(row.attempt or 0, _LARGEST_PLAIN_INDEX))
-        self._rows.disposition.append(DISPOSITIONS.index(row.disposition))
-        self._rows.kind.append(self._kind(row))
-        reward = verdict.reward if verdict is not None else None
-        self._rows.reward.append(math.nan if reward is None else reward)
+        reward = row.verdict.reward if row.verdict is not None else None
+        self._rows.append(
+            (
+                self.runs.code(run),
+                self._index(row.task),
+                self._index(row.rollout),
+                min(row.attempt or 0, _LARGEST),
+                self.agents.code(row.agent),
+                self._kind(row),
+                line,
+                role == MAIN,
+                _CODES[row.disposition],
+                math.nan if reward is None else reward,
+                _measure(row.tokens),
+                _measure(row.turns),
+                NO_MEASURE if row.time is None else int(row.time),
+                _measure(row.step),
+            )
+        )
 
     def expect(self, row: RolloutRow, *, run: str = "") -> None:
-        """Record that a rollout was expected; one without indices says nothing."""
+        """Record that a rollout was expected; a row without indices says nothing."""
         if row.task is not None and row.rollout is not None:
-            self._append(self._expected, row, run, 0)
+            agent = self.agents.code(row.agent)
+            self._expected.append(
+                (self.runs.code(run), self._index(row.task), self._index(row.rollout), agent)
+            )
 
     def index_name(self, code: int) -> Index:
         """Return the task or rollout index that a code stands for."""
         if code >= 0:
             return code
-        name: Index = None if code == _NO_INDEX else self._indices[-2 - code]
+        name: Index = None if code == NO_INDEX else self._indices.all()[-2 - code]
         return name
 
     def resolve(self) -> Resolved:
@@ -166,132 +187,104 @@ class Ledger:
         A row of the main file beats the sidecar, as in Gym's own resume. Within a file the newest
         attempt wins; within an attempt a result beats a failure, then the later line wins.
         """
-        rows = self._seen()
-        indexed_N = (rows.task_R != _NO_INDEX) & (rows.rollout_R != _NO_INDEX)
-        keyed = rows.take(indexed_N)
+        rows = self._rows.array()
+        indexed_N = (rows["task"] != NO_INDEX) & (rows["rollout"] != NO_INDEX)
+        keyed, loose = rows[indexed_N], rows[~indexed_N]
         order_N, winner_N = _winners(keyed)
-        winners, losers = keyed.take(order_N[winner_N]), keyed.take(order_N[~winner_N])
-        victors = keyed.take(order_N[_next_winner(winner_N)][~winner_N])
-        older_L = losers.attempt_R < victors.attempt_R
-        stale_L = ~losers.main_R & victors.main_R & ~older_L & (losers.disposition_R == FAILED)
-        superseded_L = ~stale_L & (losers.attempt_R != victors.attempt_R)
-        loose = rows.take(~indexed_N)
+        winners = keyed[order_N[winner_N]]
+        losers, victors = keyed[order_N[~winner_N]], keyed[order_N[_next_winner(winner_N)]]
+        older_L = losers["attempt"] < victors["attempt"]
+        stale_L = ~losers["main"] & victors["main"] & ~older_L & (losers["disposition"] == FAILED)
+        superseded_L = ~stale_L & (losers["attempt"] != victors["attempt"])
         missing, unexpected = self._missing(winners, loose)
         return Resolved(
-            _joined(winners, loose, missing),
-            len(loose),
-            losers.take(superseded_L),
-            losers.take(~stale_L & ~superseded_L),
-            losers.take(stale_L),
-            unexpected,
+            rollouts=np.concatenate([winners, loose, missing]),
+            unattributed=len(loose),
+            superseded=losers[superseded_L],
+            duplicates=losers[~stale_L & ~superseded_L],
+            stale=losers[stale_L],
+            unexpected=unexpected,
         )
-
-    def _append(self, rows: _Rows, row: RolloutRow, run: str, line: int) -> None:
-        rows.run.append(self.runs.code(run))
-        rows.line.append(line)
-        rows.task.append(self._index(row.task))
-        rows.rollout.append(self._index(row.rollout))
-        rows.agent.append(self.agents.code(row.agent))
 
     def _index(self, value: Index) -> int:
         if value is None:
-            return _NO_INDEX
-        if isinstance(value, int) and 0 <= value <= _LARGEST_PLAIN_INDEX:
+            return NO_INDEX
+        if isinstance(value, int) and 0 <= value <= _LARGEST:
             return value
         return -2 - self._indices.code(value)
 
     def _kind(self, row: RolloutRow) -> int:
         kind = row.verdict.failure_kind if row.verdict is not None else None
-        if kind is None:
-            return self.kinds.code(UNSPECIFIED) if row.disposition in _LOST else -1
-        return self.kinds.code(kind)
-
-    def _seen(self) -> Rollouts:
-        columns = (np.asarray(getattr(self._rows, column.name)) for column in fields(_Rows))
-        run, main, line, task, rollout, attempt, agent, disposition, kind, reward = columns
-        return Rollouts(
-            run, main.astype(bool), line, task, rollout, attempt, agent, disposition, kind, reward
-        )
+        if kind is not None:
+            return self.kinds.code(kind)
+        lost = row.disposition is Disposition.MASKED or row.disposition is Disposition.FAILED
+        return self.kinds.code(UNSPECIFIED) if lost else -1
 
     def _missing(self, winners: Rollouts, loose: Rollouts) -> tuple[Rollouts, int]:
         """Return the expected rollouts that left no row, and how many rollouts nobody expected."""
-        if not len(self._expected.run):
-            return winners.take(np.zeros(0, dtype=np.intp)), 0
-        expected = {
-            key: agent
-            for *key_parts, agent in zip(
-                self._expected.run,
-                self._expected.task,
-                self._expected.rollout,
-                self._expected.agent,
-                strict=True,
-            )
-            for key in (tuple(key_parts),)
-        }
-        covered = set(self._expected.run)
-        seen = zip(winners.run_R.tolist(), winners.task_R.tolist(), winners.rollout_R.tolist(), strict=True)
-        unexpected = sum(1 for key in seen if expected.pop(key, None) is None and key[0] in covered)
-        return _unknown(_without_loose(expected, loose)), unexpected
+        expected = self._expected.array()
+        gone, unexpected = [_unknown(expected[:0])], 0
+        for run in np.unique(expected["run"]).tolist():
+            wanted = expected[expected["run"] == run]
+            keys, first = np.unique(_keys(wanted), return_index=True)
+            seen = _keys(winners[winners["run"] == run])
+            missing = wanted[first[~np.isin(keys, seen)]]
+            unexpected += int((~np.isin(seen, keys)).sum())
+            gone.append(_unknown(_without_loose(missing, loose[loose["run"] == run])))
+        return np.concatenate(gone), unexpected
 
 
-_LOST: Final = (Disposition.MASKED, Disposition.FAILED)
-_Key = tuple[int, ...]
+def _measure(value: float | None) -> int:
+    return NO_MEASURE if value is None else min(int(value), _LARGEST)
+
+
+def _keys(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return task and rollout of each row as one number; both fit into 32 bits."""
+    keys: npt.NDArray[np.int64] = (rows["task"].astype(np.int64) << 32) | (
+        rows["rollout"].astype(np.int64) & 0xFFFFFFFF
+    )
+    return keys
 
 
 def _winners(rows: Rollouts) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
     """Return an order that puts the rows of a rollout together, best last, and where each best one is."""
-    has_result_N = (rows.disposition_R != FAILED) & (rows.disposition_R != OMITTED)
-    order_N = np.lexsort(
-        (has_result_N, rows.attempt_R, rows.main_R, rows.rollout_R, rows.task_R, rows.run_R)
-    )  # stable: among equals the later line comes last
-    keys = (rows.run_R[order_N], rows.task_R[order_N], rows.rollout_R[order_N])
+    has_result_N = (rows["disposition"] != FAILED) & (rows["disposition"] != OMITTED)
+    key_N = _keys(rows)
+    # Stable: among equals the later line comes last.
+    order_N = np.lexsort((has_result_N, rows["attempt"], rows["main"], key_N, rows["run"]))
+    key_N, run_N = key_N[order_N], rows["run"][order_N]
     winner_N = np.ones(len(order_N), dtype=bool)
-    if len(order_N):
-        winner_N[:-1] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    winner_N[:-1] = (key_N[1:] != key_N[:-1]) | (run_N[1:] != run_N[:-1])
     return order_N, winner_N
 
 
 def _next_winner(winner_N: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Return for each place the place of the winner of its rollout."""
+    """Return for each loser the place of the winner of its rollout."""
     places = np.flatnonzero(winner_N)
-    return places[np.searchsorted(places, np.arange(len(winner_N)))]
+    return places[np.searchsorted(places, np.flatnonzero(~winner_N))]
 
 
-def _without_loose(expected: dict[_Key, int], loose: Rollouts) -> dict[_Key, int]:
-    """Let each row without indices stand for one missing rollout of its run, of its own agent if possible.
+def _without_loose(missing: npt.NDArray[np.void], loose: Rollouts) -> npt.NDArray[np.void]:
+    """Let each row without indices stand for one missing rollout, of its own agent where possible.
 
     Otherwise a run whose rows carry no indices would be counted twice: as rows and as missing.
     """
-    waiting: dict[tuple[int, int], list[_Key]] = {}
-    for key, agent in expected.items():
-        waiting.setdefault((key[0], agent), []).append(key)
-    for run, agent in zip(loose.run_R.tolist(), loose.agent_R.tolist(), strict=True):
-        homes = [(run, agent), *(home for home in waiting if home[0] == run)]
-        home = next((home for home in homes if waiting.get(home)), None)
-        if home is not None:
-            del expected[waiting[home].pop()]
-    return expected
+    stays = np.ones(len(missing), dtype=bool)
+    agents, counts = np.unique(loose["agent"], return_counts=True)
+    left = len(loose)
+    for agent, count in zip(agents.tolist(), counts.tolist(), strict=True):
+        own = np.flatnonzero(missing["agent"] == agent)[:count]
+        stays[own] = False
+        left -= len(own)
+    stays[np.flatnonzero(stays)[:left]] = False
+    return missing[stays]
 
 
-def _unknown(missing: dict[_Key, int]) -> Rollouts:
-    count = len(missing)
-    run, task, rollout = np.array(list(missing), dtype=np.int64).reshape(count, 3).T
-    zeros = np.zeros(count, dtype=np.int64)
-    return Rollouts(
-        run_R=run,
-        main_R=np.zeros(count, dtype=bool),
-        line_R=zeros,
-        task_R=task,
-        rollout_R=rollout,
-        attempt_R=zeros,
-        agent_R=np.fromiter(missing.values(), np.int64, count),
-        disposition_R=zeros + UNKNOWN,
-        kind_R=zeros - 1,
-        reward_R=np.full(count, math.nan),
-    )
-
-
-def _joined(*parts: Rollouts) -> Rollouts:
-    return Rollouts(
-        *(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Rollouts))
-    )
+def _unknown(missing: npt.NDArray[np.void]) -> Rollouts:
+    rows = np.zeros(len(missing), dtype=COLUMNS)
+    for name in _EXPECTED.names or ():
+        rows[name] = missing[name]
+    rows["disposition"], rows["reward"] = UNKNOWN, math.nan
+    for name in ("kind", "tokens", "turns", "time", "step"):
+        rows[name] = NO_MEASURE
+    return rows

@@ -1,0 +1,156 @@
+"""Is masking safe here: what the failures depend on, and whether the policy could be causing them.
+
+A failure that is always forgiven is worth causing. So each kind is checked for whether it grows with
+training, with the length or the turns of the response, or with the reward of its task.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.ledger import NO_INDEX, SCORED, Ledger, Rollouts
+from samplemask.quality import GROUP, group_rows, is_lost, mean, that_ran
+
+BINS: Final = 10
+MOVES_AT: Final = 3.0
+"""Standard errors from which a dependence is called one: by chance in 1 of 370 comparisons."""
+
+_MIN_ROWS: Final = 20
+_POLICY_CAN_CAUSE: Final = re.compile(
+    r"time_?-?out|time_?-?limit|expired|oom|out_?of_?memory|overlong|too_long|"
+    r"max_(turns|tokens|steps)|unparse?able|not_allowed|run_error",
+    re.IGNORECASE,
+)
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def safety(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
+    """Return failure rates by what they may depend on, in the form of `--json`.
+
+    A rate is masked and failed rollouts over those and the scored ones, with its Wilson 95 %
+    interval. `moves_with` holds the dependence in standard errors (rank correlation times the root of the
+    number of rows); None where fewer than 20 rows can be compared.
+    """
+    ran = that_ran(rollouts)
+    lost_R = is_lost(ran)
+    against = dict(_covariates(ran))
+    return {
+        "rate": rate(int(lost_R.sum()), len(ran)),
+        **{
+            f"by_{name}": [_bin(values, lost_R, rows) for rows in _bins(values)]
+            for name, values in against.items()
+        },
+        "kinds": {name: _kind(ran, name, code, against) for name, code in _kinds(ran, ledger)},
+    }
+
+
+def rate(count: int, rows: int) -> dict[str, float | int | None]:
+    """Return a rate with its Wilson 95 % interval; None where there are no rows."""
+    if rows == 0:
+        return {"count": 0, "rows": 0, "value": None, "low": None, "high": None}
+    z = 1.959963984540054
+    share, spread = count / rows, z * z / rows
+    center = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / rows + spread / (4 * rows))
+    return {
+        "count": count,
+        "rows": rows,
+        "value": share,
+        "low": max(0.0, center - half),
+        "high": min(1.0, center + half),
+    }
+
+
+def policy_can_cause(kind: str) -> bool:
+    """Tell whether a policy can bring this failure about: by being slow, long, or malformed."""
+    return _POLICY_CAN_CAUSE.search(kind) is not None
+
+
+def _covariates(ran: Rollouts) -> Iterator[tuple[str, FloatArray]]:
+    """Yield what a failure may depend on, NaN where it is not known."""
+    time = ran["time"].astype(np.float64)
+    # Where hardly any row has a time, the place in the files stands for it.
+    known = (time >= 0).mean() if len(ran) else 0.0
+    place = np.empty(len(ran))
+    place[np.lexsort((ran["line"], ran["run"]))] = np.arange(len(ran))
+    yield "time" if known > 0.5 else "position", np.where(time >= 0, time, np.nan) if known > 0.5 else place
+    for name in ("tokens", "turns"):
+        values = ran[name].astype(np.float64)
+        yield name, np.where(values >= 0, values, np.nan)
+    yield "task_reward", _task_reward(ran)
+
+
+def _task_reward(ran: Rollouts) -> FloatArray:
+    """Return for each row the mean reward of the measured rows of its task."""
+    reward = np.full(len(ran), np.nan)
+    for rows in group_rows(ran, GROUP):
+        if ran["task"][rows[0]] != NO_INDEX:
+            value = mean(ran["reward"][rows][ran["disposition"][rows] == SCORED])
+            reward[rows] = np.nan if value is None else value
+    return reward
+
+
+def _bins(values: FloatArray) -> list[npt.NDArray[np.intp]]:
+    """Return the rows of about equally filled bins; equal values stay together."""
+    order = np.argsort(values, kind="stable")[: int(np.isfinite(values).sum())]
+    if not len(order):
+        return []
+    edges = np.unique(values[order][[len(order) * part // BINS for part in range(1, BINS)]])
+    cuts = np.searchsorted(values[order], edges, side="left")
+    return [part for part in np.split(order, np.unique(cuts)) if len(part)]
+
+
+def _bin(values: FloatArray, lost_R: BoolArray, rows: npt.NDArray[np.intp]) -> dict[str, Any]:
+    return {
+        "from": float(values[rows].min()),
+        "to": float(values[rows].max()),
+        **rate(int(lost_R[rows].sum()), len(rows)),
+    }
+
+
+def _kinds(ran: Rollouts, ledger: Ledger) -> Iterator[tuple[str, int]]:
+    names = ledger.kinds.all()
+    codes, counts = np.unique(ran["kind"][is_lost(ran) & (ran["kind"] >= 0)], return_counts=True)
+    for code, _ in sorted(zip(codes.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1]):
+        yield names[code], code
+
+
+def _kind(ran: Rollouts, name: str, code: int, against: dict[str, FloatArray]) -> dict[str, Any]:
+    """Describe one kind among the rows that it could have hit: those that are scored or of this kind."""
+    named_R = ran["kind"] == code
+    lost_R = named_R & is_lost(ran)
+    field_R = lost_R | (ran["disposition"] == SCORED)
+    moves = {name: _dependence(values[field_R], lost_R[field_R]) for name, values in against.items()}
+    return {
+        **rate(int(lost_R.sum()), len(ran)),
+        "policy_can_cause": policy_can_cause(name),
+        "always_forgiven": bool(lost_R.sum() == named_R.sum()),
+        "moves_with": moves,
+        "significant": [by for by, value in moves.items() if value is not None and abs(value) >= MOVES_AT],
+    }
+
+
+def _dependence(values: FloatArray, lost_R: BoolArray) -> float | None:
+    known_R = np.isfinite(values)
+    values, lost_R = values[known_R], lost_R[known_R]
+    if len(values) < _MIN_ROWS or lost_R.all() or not lost_R.any() or np.ptp(values) == 0:
+        return None
+    ranks = _ranks(values)
+    correlation = float(np.corrcoef(ranks, lost_R)[0, 1])
+    return correlation * math.sqrt(len(values) - 1)
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    """Return ranks; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: FloatArray = ((last - counts + last - 1) / 2)[inverse.reshape(-1)]
+    return ranks
