@@ -114,7 +114,7 @@ def _response(response: _Response) -> Mapping[str, Any]:
     return {
         "created_at": response.created_at,
         "usage": {"output_tokens": response.usage.output_tokens} if response.usage is not None else None,
-        TURNS: count_turns((item.type, item.role) for item in response.output)
-        if response.output is not None
-        else None,
+        TURNS: None
+        if response.output is None
+        else count_turns([(item.type, item.role) for item in response.output]),
     }

@@ -23,6 +23,7 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _FAILURES: Final = "_failures"
 _INPUTS: Final = "_materialized_inputs"
 _COMPRESSED: Final = (".gz", ".zst")
+_BUFFER: Final = 1 << 22  # lines are often longer than the default of 8 KiB, and then read in pieces
 _BOM: Final = b"\xef\xbb\xbf"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -127,7 +128,7 @@ def _skip_line(stream: IO[bytes], text: bytes) -> None:
 
 
 def _opened(path: Path | str) -> IO[bytes]:
-    file = sys.stdin.buffer if path == STDIN else Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+    file = sys.stdin.buffer if path == STDIN else Path(path).open("rb", _BUFFER)  # noqa: SIM115
     raw = cast(io.BufferedReader, file)
     start = raw.peek(4)[:4]
     if start.startswith(_GZIP_MAGIC):

@@ -24,7 +24,7 @@ TURNS: Final = "samplemask:turns"
 
 _NEVER_RAN: Final = ("_ng_no_persist", "_ng_dispatch_drained")
 _MAX_NAME: Final = 200
-_NOT_THE_MODEL: Final = frozenset({"user", "system", "developer", "tool"})
+_NOT_THE_MODEL: Final = ("user", "system", "developer", "tool")
 
 Index = int | str | None
 Decode = Callable[[bytes], Mapping[str, Any]]
@@ -189,5 +189,5 @@ def _index(value: Any) -> Index:
 
 
 def _number(value: Any) -> float | None:
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53
+    usable = (type(value) is int or type(value) is float) and 0 <= value < 2**53
     return value if usable else None
