@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from samplemask.errors import ContractError
 from samplemask.policy import MaskPolicy
@@ -15,7 +15,19 @@ WHERE = "algorithm.mask_sample"
 _HOST_MINIMUM = {"grpo_passk": 2}
 
 
-def policy_of(algorithm: Any) -> MaskPolicy:
+class VerlPolicy(MaskPolicy):
+    """The shared policy, and what only verl needs.
+
+    Attributes:
+        denominator: The seq-mean loss modes divide by a constant number of rows. `valid`: excluded
+            rows are taken off it, as if they had never been sampled. `host`: verl's constant stays,
+            so a batch with excluded rows takes a smaller step.
+    """
+
+    denominator: Literal["valid", "host"] = "valid"
+
+
+def policy_of(algorithm: Any) -> VerlPolicy:
     """Read the policy from verl's `algorithm` section.
 
     Args:
@@ -25,7 +37,7 @@ def policy_of(algorithm: Any) -> MaskPolicy:
         ContractError: An unknown option or value, or a combination that cannot work.
     """
     options = _get(algorithm, "mask_sample")
-    policy = MaskPolicy.from_config(_plain(options), WHERE)
+    policy = VerlPolicy.from_config(_plain(options), WHERE)
     if _get(algorithm, "use_pf_ppo") and acts(policy):
         raise ContractError.of(
             "algorithm.use_pf_ppo", "False while samplemask acts", True,

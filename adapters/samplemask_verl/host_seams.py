@@ -64,3 +64,12 @@ V1_START = Seam(
     why="Checks algorithm.mask_sample when the V1 trainer starts.",
     removable_when="verl validates plugin sections of its configuration.",
 )
+
+TRAIN_BATCH = Seam(
+    module="verl.workers.engine.base",
+    attribute="BaseEngine.train_batch",
+    parameters=("self", "data", "loss_function"),
+    source="verl 0.9.1, verl/workers/engine/base.py",
+    why="Runs verl's loss on the rows that are not excluded, and skips a step that has none.",
+    removable_when="verl's losses and denominators leave out excluded rows and it skips empty mini batches.",
+)

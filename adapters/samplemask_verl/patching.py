@@ -82,9 +82,18 @@ def _patch_v1(module: ModuleType) -> None:
     _patch([(seams.V1_ADVANTAGE, v1.wrap_compute_advantage(module)), (seams.V1_START, _checking_policy)])
 
 
+def _patch_engine(module: ModuleType) -> None:
+    from verl.utils import tensordict_utils
+
+    from samplemask_verl import loss
+
+    _patch([(seams.TRAIN_BATCH, loss.wrap_train_batch(module, tensordict_utils))])
+
+
 HOOKS: dict[str, Callable[[ModuleType], None]] = {  # what to do with a verl module once it is there
     "verl.trainer.ppo.ray_trainer": _patch_legacy,
     "verl.trainer.ppo.v1.trainer_base": _patch_v1,
+    "verl.workers.engine.base": _patch_engine,
 }
 _ALL: tuple[Seam, ...] = (
     seams.COMPUTE_ADVANTAGE,
@@ -92,6 +101,7 @@ _ALL: tuple[Seam, ...] = (
     seams.LEGACY_START,
     seams.V1_ADVANTAGE,
     seams.V1_START,
+    seams.TRAIN_BATCH,
 )
 
 

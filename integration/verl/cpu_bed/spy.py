@@ -1,0 +1,73 @@
+"""Writes down each mini batch that the training engine was given, and the weights after its step.
+
+It wraps the stock FSDP engine below everything that samplemask patches, so it sees what really trains.
+"""
+
+import hashlib
+import json
+import os
+
+import wrapt
+
+
+@wrapt.when_imported("verl.workers.engine.fsdp.transformer_impl")
+def _watch_engine(module):
+    engine_class = module.FSDPEngine
+    stock_forward_backward, stock_step = engine_class.forward_backward_batch, engine_class.optimizer_step
+
+    def forward_backward_batch(self, data, loss_function, forward_only=False):
+        outputs = stock_forward_backward(self, data, loss_function, forward_only)
+        if not forward_only:
+            self.cpu_bed_mini_batch = _mini_batch(data)
+        return outputs
+
+    def optimizer_step(self):
+        grad_norm = stock_step(self)
+        _write_down(engine=type(self).__name__, **self.cpu_bed_mini_batch, **_after(self, grad_norm))
+        return grad_norm
+
+    if os.environ.get("CPU_BED_ACTOR_LOG"):
+        engine_class.forward_backward_batch, engine_class.optimizer_step = (
+            forward_backward_batch,
+            optimizer_step,
+        )
+
+
+def _mini_batch(data) -> dict:
+    return {
+        "columns": sorted(map(str, data.keys())),
+        "uid": [str(getattr(uid, "data", uid)) for uid in data["uid"]] if "uid" in data else None,
+        "response_mask": _row_sums(data, "response_mask"),
+        "loss_mask": _row_sums(data, "loss_mask"),
+        "advantages": _row_sums(data, "advantages"),
+        "returns": _row_sums(data, "returns"),
+        "global_batch_size": data.get("global_batch_size", None),
+    }
+
+
+def _row_sums(data, name):
+    return [float(row.float().sum()) for row in data[name].unbind()] if name in data else None
+
+
+def _after(engine, grad_norm) -> dict:
+    state = {name: _whole(tensor) for name, tensor in engine.module.state_dict().items()}
+    return {"grad_norm": grad_norm, "weights": weights_hash(state)}
+
+
+def _whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def weights_hash(state) -> str:
+    """Hash a state dict: equal hashes are equal bits."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode())
+        digest.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write_down(**record) -> None:
+    record["rank"] = int(os.environ.get("RANK", 0))
+    with open(os.environ["CPU_BED_ACTOR_LOG"], "a", encoding="utf-8") as log:
+        log.write(json.dumps(record) + "\n")
