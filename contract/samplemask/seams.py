@@ -34,6 +34,7 @@ class Seam:
         source: The upstream file and version that it was checked against.
         why: What the wrapper changes, in one sentence.
         removable_when: The upstream change that makes it unnecessary.
+        more_allowed: The host may have parameters after these; the wrapper passes them on unread.
     """
 
     module: str
@@ -42,6 +43,7 @@ class Seam:
     source: str
     why: str
     removable_when: str
+    more_allowed: bool = False
 
     @property
     def name(self) -> str:
@@ -164,7 +166,7 @@ def _problem(seam: Seam, function: Function) -> str | None:
             "Another plugin wrapped it; load samplemask before it, or remove one of the two."
         )
     found = tuple(inspect.signature(function).parameters)
-    if found != seam.parameters:
+    if (found[: len(seam.parameters)] if seam.more_allowed else found) != seam.parameters:
         return (
             f"{seam.name}: expected parameters ({', '.join(seam.parameters)}) {checked}, "
             f"found ({', '.join(found)}). The host has changed; install a version of it that "
@@ -174,12 +176,16 @@ def _problem(seam: Seam, function: Function) -> str | None:
 
 
 def _is_foreign(seam: Seam, function: Function) -> bool:
-    """Tell whether the outermost function was made outside the host's own package."""
+    """Tell whether the outermost function was made outside the host's own package.
+
+    Ray itself wraps the methods of an actor class, so for those Ray's package counts as the host's.
+    """
     code = getattr(function, "__code__", None)
-    home = getattr(sys.modules[seam.module.partition(".")[0]], "__path__", None)
-    if code is None or home is None:
+    packages = [seam.module.partition(".")[0], *(["ray"] if "__ray_metadata__" in seam.attribute else [])]
+    homes = [Path(home) for name in packages for home in getattr(sys.modules[name], "__path__", ())]
+    if code is None or not homes:
         return code is None
-    return not any(Path(code.co_filename).is_relative_to(Path(folder)) for folder in home)
+    return not any(Path(code.co_filename).is_relative_to(home) for home in homes)
 
 
 def _described(function: Function) -> str:
@@ -213,6 +219,8 @@ def _owner(seam: Seam) -> tuple[Any, str]:
 def _function(seam: Seam) -> Function:
     owner, name = _owner(seam)
     function = vars(owner).get(name)
+    if isinstance(function, classmethod):
+        function = function.__func__
     if not callable(function):
         raise SeamError(
             f"{seam.name}: expected a function (checked against {seam.source}), found {function!r}. "
@@ -224,4 +232,5 @@ def _function(seam: Seam) -> Function:
 
 def _set(seam: Seam, function: Function) -> None:
     owner, name = _owner(seam)
-    setattr(owner, name, function)
+    is_classmethod = isinstance(vars(owner).get(name), classmethod)
+    setattr(owner, name, classmethod(function) if is_classmethod else function)

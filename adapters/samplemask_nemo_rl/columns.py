@@ -1,0 +1,103 @@
+"""The verdicts of a batch as tensor columns, so that they survive everything that NeMo-RL does to batches.
+
+NeMo-RL slices, concatenates, pads and sends its batches as tensors; strings do not survive its data
+plane. A row's verdict is therefore the host's own column `mask_sample` and one row of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from samplemask.failure_kinds import MAX_KIND_LENGTH, REWARD_NOT_FINITE
+from samplemask.verdict import read_flag, read_verdict
+
+MASKED = "mask_sample"
+"""NeMo-RL's own column: bool (B,), True where the environment masked the row."""
+
+DETAILS = "samplemask_details"
+"""uint8 (B, 1 + 200): bits of the row (measured, stated), then its failure kind in UTF-8."""
+
+VOTES = "samplemask_votes"
+"""bool (B,), present once a batch was decided: the row enters its group's statistics."""
+
+_MEASURED, _STATED = 1, 2
+_FLAGS = ("mask_sample", "instance_config", "_ng_failure_class")
+
+
+@dataclass(frozen=True)
+class RowVerdicts:
+    """The verdicts of B rows.
+
+    Attributes:
+        masked_B: bool (B,).
+        measured_B: bool (B,), False where there is no finite reward.
+        stated_B: bool (B,), False where the response carried no verdict field at all.
+        kinds_B: Failure kind of each row, or None.
+    """
+
+    masked_B: npt.NDArray[np.bool_]
+    measured_B: npt.NDArray[np.bool_]
+    stated_B: npt.NDArray[np.bool_]
+    kinds_B: list[str | None]
+
+
+def read_results(full_results: Sequence[Mapping[str, Any]]) -> RowVerdicts:
+    """Read the verify responses of one batch.
+
+    Raises:
+        ContractError: A field cannot be read.
+    """
+    verdicts = [read_verdict(result) for result in full_results]
+    return RowVerdicts(
+        np.array([verdict.mask_sample for verdict in verdicts], dtype=bool),
+        np.array([verdict.reward is not None for verdict in verdicts], dtype=bool),
+        np.array([any(name in result for name in _FLAGS) for result in full_results], dtype=bool),
+        [verdict.failure_kind for verdict in verdicts],
+    )
+
+
+def judged_by_reward(verdicts: RowVerdicts, reward_B: npt.NDArray[np.floating[Any]]) -> RowVerdicts:
+    """Mask every row whose reward is not finite, whatever its flags say."""
+    finite_B = np.isfinite(reward_B)
+    if finite_B.all():
+        return verdicts
+    kinds = list(verdicts.kinds_B)
+    for row in np.flatnonzero(~finite_B & ~verdicts.masked_B):
+        kinds[row] = REWARD_NOT_FINITE
+    measured_B = verdicts.measured_B & finite_B
+    return RowVerdicts(verdicts.masked_B | ~finite_B, measured_B, verdicts.stated_B, kinds)
+
+
+def write_columns(batch: MutableMapping[str, Any], verdicts: RowVerdicts) -> None:
+    """Put verdicts into a batch as `MASKED` and `DETAILS`."""
+    details = np.zeros((len(verdicts.masked_B), 1 + MAX_KIND_LENGTH), dtype=np.uint8)
+    details[:, 0] = _MEASURED * verdicts.measured_B + _STATED * verdicts.stated_B
+    for row, kind in enumerate(verdicts.kinds_B):
+        text = np.frombuffer((kind or "").encode()[:MAX_KIND_LENGTH], dtype=np.uint8)
+        details[row, 1 : 1 + len(text)] = text
+    batch[MASKED] = torch.from_numpy(verdicts.masked_B.copy())
+    batch[DETAILS] = torch.from_numpy(details)
+
+
+def read_columns(batch: Mapping[str, Any]) -> RowVerdicts | None:
+    """Read a batch's verdicts; None when it carries none.
+
+    A batch with `MASKED` alone (written by NeMo-RL itself) has measured rewards and no kinds.
+    """
+    if MASKED not in batch:
+        return None
+    flags = batch[MASKED]
+    flags = flags.reshape(-1).tolist() if isinstance(flags, torch.Tensor) else list(flags)
+    masked = np.array([bool(read_flag(flag, MASKED)) for flag in flags], dtype=bool)
+    if DETAILS not in batch:
+        everywhere = np.ones_like(masked)
+        return RowVerdicts(masked, everywhere, everywhere, [None] * len(masked))
+    details = batch[DETAILS].cpu().numpy().astype(np.uint8).reshape(len(masked), -1)
+    kinds = [row.tobytes().rstrip(b"\0").decode(errors="replace") or None for row in details[:, 1:]]
+    return RowVerdicts(masked, (details[:, 0] & _MEASURED) != 0, (details[:, 0] & _STATED) != 0, kinds)

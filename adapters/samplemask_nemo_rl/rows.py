@@ -1,0 +1,126 @@
+"""Select rows of a batch, put a result back in place, number prompts. Knows torch, knows no host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from samplemask.groups import group_codes
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def select_rows(value: Any, rows: torch.Tensor, size: int) -> Any:
+    """Return `value` with only the chosen rows, wherever it has rows.
+
+    Args:
+        value: A tensor or list whose first dimension is `size`, a mapping of such values (also
+            NeMo-RL's BatchedDataDict), or anything else, which is returned as it is.
+        rows: int64 (V,), the rows to keep, in order.
+        size: B, the number of rows of the batch.
+    """
+    if isinstance(value, torch.Tensor):
+        has_rows = value.ndim > 0 and value.shape[0] == size
+        return value[rows.to(value.device)] if has_rows else value
+    if isinstance(value, Mapping):
+        kept = {name: select_rows(column, rows, size) for name, column in value.items()}
+        return kept if type(value) is dict else type(value)(kept)
+    if isinstance(value, list) and len(value) == size:
+        return [value[row] for row in rows.tolist()]
+    return value
+
+
+def scatter_rows(value: Any, rows: torch.Tensor, silent_B: torch.Tensor) -> Any:
+    """Put the rows of a result at `rows` of zeros and clear the rows that must stay silent.
+
+    Args:
+        value: Tensor (V, ...), a tuple of results, or anything else, which is returned as it is.
+        rows: int64 (V,), where the rows of `value` belong.
+        silent_B: bool (B,), rows that are zero whatever `value` holds. Replaced, never multiplied:
+            NaN times zero is NaN.
+    """
+    if isinstance(value, tuple):
+        return tuple(scatter_rows(part, rows, silent_B) for part in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    full = value.new_zeros((len(silent_B), *value.shape[1:]))
+    full[rows.to(value.device)] = value
+    full[silent_B.to(value.device)] = 0
+    return full
+
+
+def keep_rows(value_B: torch.Tensor, kept_B: BoolArray) -> torch.Tensor:
+    """Return `value_B` (B, ...) with zero in every row that is not kept."""
+    kept = torch.from_numpy(kept_B).to(value_B.device)
+    return torch.where(kept.view(-1, *[1] * (value_B.ndim - 1)), value_B, torch.zeros_like(value_B))
+
+
+def prompt_codes(prompt_ids: torch.Tensor) -> npt.NDArray[np.intp]:
+    """Number equal rows of a prompt matrix.
+
+    Args:
+        prompt_ids: (B, S) or (B,) token ids; equal rows belong to one group.
+
+    Returns:
+        Codes from 0 to G - 1, intp (B,).
+    """
+    matrix = np.ascontiguousarray(prompt_ids.detach().cpu().numpy())
+    keys = [row.tobytes() for row in matrix.reshape(len(matrix), -1)]
+    return group_codes(keys, len(keys))[0]
+
+
+def code_column(codes_B: npt.NDArray[np.intp], like: torch.Tensor) -> torch.Tensor:
+    """Return group codes as the matrix (B, 1) that stands for a prompt matrix on its device."""
+    return torch.from_numpy(codes_B.astype(np.int64)).unsqueeze(1).to(like.device)
+
+
+def message_codes(
+    message_logs: Sequence[Sequence[Mapping[str, Any]]], lengths_B: Any
+) -> npt.NDArray[np.intp]:
+    """Number the prompts of a batch of message logs.
+
+    Args:
+        message_logs: B logs; each message holds `token_ids`.
+        lengths_B: (B,) prompt lengths in tokens: messages before that length are the prompt.
+
+    Returns:
+        Codes from 0 to G - 1, intp (B,).
+    """
+    keys = []
+    for log, length in zip(message_logs, lengths_B, strict=True):
+        prompt: list[bytes] = []
+        tokens = 0
+        for message in log:
+            if tokens >= int(length):
+                break
+            ids = torch.as_tensor(message["token_ids"]).detach().cpu().long().numpy()
+            prompt.append(ids.tobytes())
+            tokens += len(ids)
+        keys.append(b"".join(prompt))
+    return group_codes(keys, len(keys))[0]
+
+
+def group_statistics(
+    value_B: torch.Tensor, codes_B: npt.NDArray[np.intp], votes_B: BoolArray, reduce: str
+) -> torch.Tensor:
+    """Let each row that does not vote follow its group: its voters' largest value or their mean.
+
+    Args:
+        value_B: (B,) one value per row, meaningful where the row votes.
+        codes_B: intp (B,) group codes.
+        votes_B: bool (B,).
+        reduce: "amax" or "mean".
+
+    Returns:
+        (B,): voters keep their own value; others take their group's; 0 in a group without voters.
+    """
+    codes = torch.from_numpy(codes_B.astype(np.int64)).to(value_B.device)
+    votes = torch.from_numpy(votes_B).to(value_B.device)
+    groups = int(codes_B.max()) + 1 if len(codes_B) else 0
+    of_group = value_B.new_zeros(groups)
+    of_group = of_group.scatter_reduce(0, codes[votes], value_B[votes], reduce, include_self=False)
+    return torch.where(votes, value_B, of_group[codes])
