@@ -10,9 +10,10 @@ import importlib
 import io
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Any, Final, cast
 
 from samplemask.errors import ContractError
 
@@ -24,6 +25,7 @@ _FAILURES: Final = "_failures"
 _INPUTS: Final = "_materialized_inputs"
 _COMPRESSED: Final = (".gz", ".zst")
 _BUFFER: Final = 1 << 22  # lines are often longer than the default of 8 KiB, and then read in pieces
+_ZSTD_PIECE: Final = 1 << 12  # one piece is decompressed whole, and may grow a thousandfold
 _BOM: Final = b"\xef\xbb\xbf"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -106,8 +108,9 @@ def read_lines(path: Path | str) -> Iterator[Line]:
         ContractError: A zstd file, and no reader for it is installed.
     """
     number = 0
-    with _opened(path) as stream:
+    with ExitStack() as closing:
         try:
+            stream = _opened(path, closing)
             while text := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(text) > MAX_LINE_BYTES:
@@ -116,9 +119,11 @@ def read_lines(path: Path | str) -> Iterator[Line]:
                     continue
                 if number == 1 and text.startswith(_BOM):
                     text = text[len(_BOM) :]
-                if not text.isspace() and text:
+                if text and not text.isspace():
                     yield Line(number, text)
-        except (EOFError, OSError, ValueError) as error:
+        except ContractError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each decompressor has errors of its own
             yield Line(number + 1, b"", f"the file is damaged from here on: {error}")
 
 
@@ -127,27 +132,60 @@ def _skip_line(stream: IO[bytes], text: bytes) -> None:
         text = stream.readline(MAX_LINE_BYTES)
 
 
-def _opened(path: Path | str) -> IO[bytes]:
-    file = sys.stdin.buffer if path == STDIN else Path(path).open("rb", _BUFFER)  # noqa: SIM115
-    raw = cast(io.BufferedReader, file)
+def _opened(path: Path | str, closing: ExitStack) -> IO[bytes]:
+    if path == STDIN:
+        raw = cast(io.BufferedReader, sys.stdin.buffer)
+    else:
+        file = Path(path).open("rb", _BUFFER)  # noqa: SIM115 - the stack closes it
+        raw = cast(io.BufferedReader, closing.enter_context(file))
     start = raw.peek(4)[:4]
     if start.startswith(_GZIP_MAGIC):
-        return cast(IO[bytes], gzip.open(raw, "rb"))
+        return cast(IO[bytes], closing.enter_context(gzip.open(raw, "rb")))
     if start == _ZSTD_MAGIC:
-        return _open_zstd(raw, path)
+        return io.BufferedReader(_ZstdStream(raw, path), buffer_size=_BUFFER)
     return raw
 
 
-def _open_zstd(raw: IO[bytes], path: Path | str) -> IO[bytes]:
-    try:
-        zstandard = importlib.import_module("zstandard")
-    except ImportError as error:
-        raise ContractError(
-            f"{path}: expected a reader for zstd files, found none. "
-            "Run `pip install 'samplemask[zstd]'`, or decompress the file."
-        ) from error
-    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return io.BufferedReader(reader, buffer_size=1 << 20)
+class _ZstdStream(io.RawIOBase):
+    """Reads the frames of a zstd file; a file that was cut is an error, not an end."""
+
+    def __init__(self, source: IO[bytes], path: Path | str) -> None:
+        try:
+            self._zstandard = importlib.import_module("zstandard")
+        except ImportError as error:
+            raise ContractError(
+                f"{path}: expected a reader for zstd files, found none. "
+                "Run `pip install 'samplemask[zstd]'`, or decompress the file."
+            ) from error
+        self._source = source
+        self._frame: Any = None
+        self._input = b""
+        self._output = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Tell the buffer that it can read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what comes next; 0 at the end."""
+        while not self._output:
+            if not self._input:
+                self._input = self._source.read(_ZSTD_PIECE)
+            if not self._input:
+                if self._frame is not None:
+                    raise EOFError("compressed file ended before the end of its last frame")
+                return 0
+            self._decompress()
+        size = min(len(buffer), len(self._output))
+        buffer[:size], self._output = self._output[:size], self._output[size:]
+        return size
+
+    def _decompress(self) -> None:
+        if self._frame is None:
+            self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+        self._output, self._input = memoryview(self._frame.decompress(self._input)), b""
+        if self._frame.eof:
+            self._input, self._frame = self._frame.unused_data, None
 
 
 def _name_and_role(file: Path) -> tuple[str, str]:
