@@ -50,6 +50,19 @@ class FileCount:
     unreadable: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """From where on losses are an alarm; the defaults are the example of NeMo Gym's configuration.
+
+    Attributes:
+        max_lost: Largest fraction of masked and failed rollouts, 0 to 1, that is no alarm.
+        min_rollouts: Fewest rollouts that ran for which there can be one.
+    """
+
+    max_lost: float = 0.5
+    min_rollouts: int = 50
+
+
 @dataclass(slots=True)
 class Audit:
     """The audit of some files.
@@ -61,6 +74,7 @@ class Audit:
         tasks: Task counts and the worst tasks.
         cost: What the failures did to training.
         safety: What the failures depend on.
+        limit: From where on losses are an alarm.
         reader: The files and what could not be read in them.
         resolved: The rollouts.
         ledger: The names that their codes stand for.
@@ -72,9 +86,18 @@ class Audit:
     tasks: dict[str, Any]
     cost: dict[str, Any]
     safety: dict[str, Any]
+    limit: Limit
     reader: Reader = field(repr=False)
     resolved: Resolved = field(repr=False)
     ledger: Ledger = field(repr=False)
+
+    @property
+    def alarm(self) -> bool:
+        """True when so much is lost that the mean of the rest says little about the policy."""
+        coverage = self.total.coverage
+        lost = coverage.masked + coverage.failed
+        ran = lost + coverage.scored
+        return ran >= self.limit.min_rollouts and lost / ran > self.limit.max_lost
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that `samplemask audit --json` prints; docs/audit.md describes it."""
@@ -86,6 +109,7 @@ class Audit:
                 "count": self.reader.unreadable,
                 "lines": [asdict(problem) for problem in problems],
             },
+            "alarm": {"raised": self.alarm, **asdict(self.limit)},
             "pass_at": self.pass_at,
             "by_agent": {name: summary.to_json() for name, summary in self.agents.items()},
             "tasks": self.tasks,
@@ -177,6 +201,9 @@ def audit_files(
     siblings: bool = True,
     failures_as_zero: Collection[str] = (),
     counting: Counting | None = None,
+    expected: int = 0,
+    omitted: int = 0,
+    limit: Limit | None = None,
     fast: bool | None = None,
     progress: Progress | None = None,
 ) -> Audit:
@@ -187,6 +214,9 @@ def audit_files(
         siblings: Also use the sidecar and the inputs that lie beside a file.
         failures_as_zero: Failure classes that count as a measured zero.
         counting: What else counts as a zero in `reward["counted"]` and pass@k.
+        expected: How many rollouts there should be; 0: as many as the files say.
+        omitted: How many of them are known not to have run (files do not say).
+        limit: From where on losses are an alarm.
         fast: Decode with msgspec; None: if it is installed. The result is the same.
         progress: Called with the run and the line after each line.
 
@@ -196,13 +226,14 @@ def audit_files(
     if isinstance(paths, (str, Path)):
         raise ContractError.of("paths", "a sequence of paths", paths, "Put it into a list.")
     ledger = Ledger()
+    ledger.declare(expected=expected, omitted=omitted)
     reader = Reader(ledger, failures_as_zero=failures_as_zero, fast=fast)
     for run in find_runs(paths, siblings=siblings):
         reader.read(run, progress)
-    return close(ledger, reader, counting or Counting())
+    return close(ledger, reader, counting or Counting(), limit or Limit())
 
 
-def close(ledger: Ledger, reader: Reader, counting: Counting) -> Audit:
+def close(ledger: Ledger, reader: Reader, counting: Counting, limit: Limit) -> Audit:
     """Close the books and work out the audit."""
     resolved = ledger.resolve()
     rollouts = resolved.rollouts
@@ -213,6 +244,7 @@ def close(ledger: Ledger, reader: Reader, counting: Counting) -> Audit:
         tasks=tasks(rollouts, ledger),
         cost=training_cost(rollouts),
         safety=safety(rollouts, ledger),
+        limit=limit,
         reader=reader,
         resolved=resolved,
         ledger=ledger,

@@ -30,9 +30,10 @@ def training_cost(rollouts: Rollouts, policy: MaskPolicy | None = None) -> dict[
     reward_B = np.where(np.isfinite(ran["reward"]), ran["reward"], 0.0)
     everyone_B = np.ones(len(ran), dtype=bool)
     plan = plan_rows(masked_B, codes_B, policy or MaskPolicy())
-    saw_B = _advantages(reward_B, codes_B, count, everyone_B)
-    right_B = np.where(plan.trains_B, _advantages(reward_B, codes_B, count, plan.votes_B), 0.0)
-    shift_B = np.abs(saw_B - right_B)
+    with np.errstate(over="ignore", invalid="ignore"):  # rewards near the largest float
+        saw_B = _advantages(reward_B, codes_B, count, everyone_B)
+        right_B = np.where(plan.trains_B, _advantages(reward_B, codes_B, count, plan.votes_B), 0.0)
+        shift_B = np.abs(saw_B - right_B)
     affected_B = np.bincount(codes_B[masked_B], minlength=count).astype(bool)[codes_B]
     kept_B = affected_B & ~masked_B
     flips_B = kept_B & (np.sign(saw_B) * np.sign(right_B) < 0)
@@ -104,4 +105,5 @@ def _count(codes: npt.NDArray[np.intp]) -> int:
 
 
 def _largest(values: npt.NDArray[np.float64]) -> float | None:
-    return float(values.max()) if len(values) else None
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if len(finite) else None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from samplemask.accounting import Disposition
 from samplemask.failure_kinds import UNSPECIFIED
-from samplemask.rows import Index, RolloutRow
+from samplemask.rows import NO_AGENT, Index, RolloutRow
 
 DISPOSITIONS: Final = tuple(Disposition)
 SCORED, MASKED, FAILED, OMITTED, UNKNOWN = range(5)
@@ -133,6 +133,7 @@ class Ledger:
         self._indices = Names(_LARGEST)
         self._rows = _Table(COLUMNS)
         self._expected = _Table(_EXPECTED)
+        self._declared = (0, 0)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -174,6 +175,15 @@ class Ledger:
                 (self.runs.code(run), self._index(row.task), self._index(row.rollout), agent)
             )
 
+    def declare(self, *, expected: int = 0, omitted: int = 0) -> None:
+        """State what the rows cannot show.
+
+        Args:
+            expected: How many rollouts there should be in all; those that are short are unknown.
+            omitted: How many of them are known not to have run.
+        """
+        self._declared = (expected, omitted)
+
     def index_name(self, code: int) -> Index:
         """Return the task or rollout index that a code stands for."""
         if code >= 0:
@@ -197,14 +207,27 @@ class Ledger:
         stale_L = ~losers["main"] & victors["main"] & ~older_L & (losers["disposition"] == FAILED)
         superseded_L = ~stale_L & (losers["attempt"] != victors["attempt"])
         missing, unexpected = self._missing(winners, loose)
+        rollouts = np.concatenate([winners, loose, missing])
         return Resolved(
-            rollouts=np.concatenate([winners, loose, missing]),
+            rollouts=self._with_declared(rollouts),
             unattributed=len(loose),
             superseded=losers[superseded_L],
             duplicates=losers[~stale_L & ~superseded_L],
             stale=losers[stale_L],
             unexpected=unexpected,
         )
+
+    def _with_declared(self, rollouts: Rollouts) -> Rollouts:
+        """Add the rollouts that were only declared, and mark as omitted as many as are known to be."""
+        expected, omitted = self._declared
+        unknown = int((rollouts["disposition"] == UNKNOWN).sum())
+        short = max(expected - len(rollouts), omitted - unknown, 0)
+        nameless = np.full(short, NO_INDEX, dtype=_EXPECTED)
+        if short:
+            nameless["run"], nameless["agent"] = self.runs.code(""), self.agents.code(NO_AGENT)
+        rollouts = np.concatenate([rollouts, _unknown(nameless)])
+        rollouts["disposition"][np.flatnonzero(rollouts["disposition"] == UNKNOWN)[::-1][:omitted]] = OMITTED
+        return rollouts
 
     def _index(self, value: Index) -> int:
         if value is None:

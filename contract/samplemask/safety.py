@@ -23,7 +23,7 @@ MOVES_AT: Final = 3.0
 
 _MIN_ROWS: Final = 20
 _POLICY_CAN_CAUSE: Final = re.compile(
-    r"time_?-?out|time_?-?limit|expired|oom|out_?of_?memory|overlong|too_long|"
+    r"time_?-?out|time_?-?limit|expired|(?<![a-z])oom|out_?of_?memory|overlong|too_long|"
     r"max_(turns|tokens|steps)|unparse?able|not_allowed|run_error",
     re.IGNORECASE,
 )
@@ -71,7 +71,7 @@ def rate(count: int, rows: int) -> dict[str, float | int | None]:
 
 def policy_can_cause(kind: str) -> bool:
     """Tell whether a policy can bring this failure about: by being slow, long, or malformed."""
-    return _POLICY_CAN_CAUSE.search(kind) is not None
+    return not kind.startswith("transport_") and _POLICY_CAN_CAUSE.search(kind) is not None
 
 
 def _covariates(ran: Rollouts) -> Iterator[tuple[str, FloatArray]]:
