@@ -14,6 +14,7 @@ import torch
 from samplemask.failure_kinds import warn_once
 from samplemask_verl.config import acts, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
+from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.verdicts import RowVerdicts, columns_as_mappings, read_rows
 
 logger = logging.getLogger("samplemask")
@@ -50,7 +51,8 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             rows = Rows(_groups(data), _rewards(data))
             decision = decide(rows, verdicts, policy_for(policy, adv_estimator, group_relative))
             warn_if_silent(verdicts)
-            return _estimate(original, data, decision, adv_estimator, args, kwargs)
+            estimated = _estimate(original, data, decision, adv_estimator, args, kwargs)
+            return _excluding(estimated, decision, policy.denominator)
 
         return compute_advantage
 
@@ -101,6 +103,16 @@ def _estimate(
     silent = torch.from_numpy(~plan.trains_B)
     for name in set(estimated.batch.keys()) - known | {"advantages", "returns"}:
         data.batch[name] = scatter(estimated.batch[name], voters, silent)
+    return data
+
+
+def _excluding(data: Any, decision: Decision, denominator: str) -> Any:
+    """Take the rows that do not train out of the loss: a mark for the engine, and zero masks."""
+    if not decision.plan.changes_nothing:
+        data.batch[EXCLUSION] = exclusion_column(decision.plan.trains_B, None, denominator)
+        for name in MASKS:
+            if name in data.batch.keys():  # noqa: SIM118
+                data.batch[name] = zero_rows(data.batch[name], torch.from_numpy(~decision.plan.trains_B))
     return data
 
 

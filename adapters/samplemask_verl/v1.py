@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from samplemask_verl.advantage import decided, warn_if_silent
 from samplemask_verl.config import acts, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
+from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.verdicts import VERDICT_FIELDS, columns_as_mappings, read_rows, unwrapped
 
 
@@ -33,7 +34,8 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             metrics.update(decision.metrics)
             if decision.plan.changes_nothing:
                 return original(self, batch, metrics)
-            return _estimate(host, original, self, batch, metrics, decision, stored)
+            batch = _estimate(host, original, self, batch, metrics, decision, stored)
+            return _excluding(host, batch, decision, policy.denominator, stored)
 
         return _compute_advantage
 
@@ -110,6 +112,27 @@ def _estimate(
     )
 
 
+def _excluding(host: ModuleType, batch: Any, decision: Decision, denominator: str, stored: Any) -> Any:
+    """Take the rows that do not train out of the loss: a mark for the engine, and zero masks."""
+    padding = np.array([bool(tag.get("is_padding", False)) for tag in batch.tags])
+    lengths = stored["rm_scores"].offsets().diff()
+    silent = np.flatnonzero(~decision.plan.trains_B)
+    nothing = _zeros([int(lengths[row]) for row in silent], torch.int64)
+    host.tq.kv_batch_put(
+        keys=[batch.keys[row] for row in silent],
+        partition_id=batch.partition_id,
+        fields=TensorDict(dict.fromkeys(MASKS, nothing), batch_size=len(silent)),
+    )
+    column = exclusion_column(decision.plan.trains_B, padding, denominator)
+    put = host.tq.kv_batch_put(
+        keys=list(batch.keys),
+        partition_id=batch.partition_id,
+        fields=TensorDict({EXCLUSION: column}, batch_size=len(column)),
+    )
+    batch.fields = put.fields  # verl's workers fetch what is named here
+    return batch
+
+
 def _stage_fields(algorithm: Any, written: Any) -> list[str]:
     """Name the fields that verl's advantage stage writes, so that every row has them."""
     fields = ["advantages", "returns"]
@@ -120,5 +143,6 @@ def _stage_fields(algorithm: Any, written: Any) -> list[str]:
     return fields
 
 
-def _zeros(lengths: list[int]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor([torch.zeros(length) for length in lengths], layout=torch.jagged)
+def _zeros(lengths: list[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    rows = [torch.zeros(length, dtype=dtype) for length in lengths]
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)

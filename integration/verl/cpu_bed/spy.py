@@ -36,13 +36,17 @@ def _watch_engine(module):
 def _mini_batch(data) -> dict:
     return {
         "columns": sorted(map(str, data.keys())),
-        "uid": [str(getattr(uid, "data", uid)) for uid in data["uid"]] if "uid" in data else None,
+        "uid": [str(_plain(uid)) for uid in data["uid"]] if "uid" in data else None,
         "response_mask": _row_sums(data, "response_mask"),
         "loss_mask": _row_sums(data, "loss_mask"),
         "advantages": _row_sums(data, "advantages"),
         "returns": _row_sums(data, "returns"),
-        "global_batch_size": data.get("global_batch_size", None),
+        "global_batch_size": _plain(data.get("global_batch_size", None)),
     }
+
+
+def _plain(value):
+    return getattr(value, "data", value)
 
 
 def _row_sums(data, name):
