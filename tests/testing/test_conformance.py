@@ -58,6 +58,8 @@ def test_properties_can_be_skipped_by_name():
     report = check_estimator(stock_grpo, skip=["deletion_equivalence"])
     assert report["deletion_equivalence"].skipped == "skipped by the caller"
     assert not report["deletion_equivalence"].holds
+    report = check_estimator(stock_grpo, skip={"padding_inert": "no padding here"})
+    assert report["padding_inert"].skipped == "no padding here"
     with pytest.raises(ContractError, match=r"^skip: expected some of .*\['deletion'\]"):
         check_estimator(stock_grpo, skip=["deletion"])
 
@@ -115,12 +117,12 @@ def test_a_larger_minimum_is_asked_for():
     assert "thin_group_silent" in check_estimator(reference_estimator(), min_valid=3).failed
 
 
-def test_atol_zero_asks_for_every_bit():
+def test_exact_asks_for_every_bit():
     def nearly(batch):
         return reference_advantage(batch) * (1 + 1e-9 * bool(batch.masked_B.any()))
 
     assert check_estimator(nearly)
-    assert "deletion_equivalence" in check_estimator(nearly, atol=0.0).failed
+    assert "deletion_equivalence" in check_estimator(nearly, exact=True).failed
 
 
 def test_own_batches_can_be_given():

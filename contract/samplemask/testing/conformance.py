@@ -93,7 +93,8 @@ def check_estimator(
     sessions: bool = False,
     min_valid: int = 2,
     atol: float = 1e-6,
-    skip: Collection[str] = (),
+    exact: bool = False,
+    skip: Collection[str] | Mapping[str, str] = (),
     batches: Iterable[GrpoBatch] | None = None,
 ) -> Report:
     """Try an advantage estimator against the properties of `samplemask.testing.properties`.
@@ -107,8 +108,9 @@ def check_estimator(
         group_relative: False for an estimator without group statistics.
         sessions: True for an estimator that reads `session_B`: rollouts of several rows.
         min_valid: Smallest group that gives a signal, in voters.
-        atol: Largest difference accepted; 0 asks for equality bit for bit.
-        skip: Properties not to try.
+        atol: Largest difference accepted; relative to the value where that is above 1.
+        exact: True to ask for equality bit for bit where the same rows are estimated in the same order.
+        skip: Properties not to try, or a mapping to the reason why not.
         batches: Batches to try instead of the built-in ones (`conformance_batches`).
 
     Raises:
@@ -116,9 +118,9 @@ def check_estimator(
     """
     if unknown := set(skip) - PROPERTIES.keys():
         raise ContractError.of("skip", f"some of {list(PROPERTIES)}", sorted(unknown), "Correct the name.")
-    trial = Trial(estimator, atol, min_valid, group_relative, stock, twin)
+    trial = Trial(estimator, atol, exact, min_valid, group_relative, stock, twin)
     tried = list(conformance_batches() if batches is None else batches)
-    left_out = dict.fromkeys(skip, "skipped by the caller")
+    left_out = dict(skip) if isinstance(skip, Mapping) else dict.fromkeys(skip, "skipped by the caller")
     if not sessions:
         left_out.setdefault("sessions_vote_once", "the estimator does not read sessions")
     findings = [_finding(each, trial, tried, left_out) for each in PROPERTIES.values()]

@@ -31,7 +31,8 @@ class Trial:
 
     Attributes:
         estimator: The function under test.
-        atol: Largest difference accepted; 0 asks for equality bit for bit.
+        atol: Largest difference accepted, of the value where that is above 1.
+        exact: True to ask for equality bit for bit where the same rows are estimated in the same order.
         min_valid: Smallest group that gives a signal, in voters.
         group_relative: False for estimators without group statistics: a lone survivor then trains.
         stock: The same estimator without masking, for batches in which nothing is masked.
@@ -40,6 +41,7 @@ class Trial:
 
     estimator: Estimator
     atol: float = 1e-6
+    exact: bool = False
     min_valid: int = 2
     group_relative: bool = True
     stock: Estimator | None = None
@@ -68,7 +70,11 @@ class Trial:
         return trains_B
 
     def differ(
-        self, found: npt.NDArray[Any], expected: npt.NDArray[Any], rows: npt.NDArray[Any] | None = None
+        self,
+        found: npt.NDArray[Any],
+        expected: npt.NDArray[Any],
+        rows: npt.NDArray[Any] | None = None,
+        exact: bool = False,
     ) -> str | None:
         """Say where two arrays of advantages differ; None where they do not. NaN is never equal.
 
@@ -76,10 +82,12 @@ class Trial:
             found: Advantages of the rows compared.
             expected: What they should be.
             rows: bool (B,), the rows compared; all by default.
+            exact: True when the same rows were estimated in the same order.
         """
+        atol = 0.0 if exact and self.exact else self.atol
         width = max(array.shape[1] if array.ndim == 2 else 1 for array in (found, expected))
         found, expected = _widened(found, width), _widened(expected, width)
-        bad = ~(np.abs(found - expected) <= self.atol)
+        bad = ~(np.abs(found - expected) <= atol * np.maximum(1.0, np.abs(expected)))
         if not bad.any():
             return None
         place = int(np.flatnonzero(bad.any(axis=1))[0])
@@ -94,7 +102,9 @@ def deletion_equivalence(trial: Trial, batch: GrpoBatch) -> str | None:
         return None
     found = trial.advantages(batch)[trains]
     deleted = trial.advantages(batch.select(trains))
-    return _told(trial.differ(found, deleted, trains), "which it gets when the other rows are deleted")
+    return _told(
+        trial.differ(found, deleted, trains, exact=True), "which it gets when the other rows are deleted"
+    )
 
 
 def masked_rows_are_zero(trial: Trial, batch: GrpoBatch) -> str | None:
@@ -110,7 +120,9 @@ def masked_content_irrelevant(trial: Trial, batch: GrpoBatch) -> str | None:
     expected = trial.advantages(batch.with_masked_reward(0.5))[trains]
     for value in TRASH:
         found = trial.advantages(batch.with_masked_reward(value))[trains]
-        if problem := _told(trial.differ(found, expected, trains), f"with {value} in masked rows"):
+        if problem := _told(
+            trial.differ(found, expected, trains, exact=True), f"with {value} in masked rows"
+        ):
             return problem
     return None
 
@@ -151,7 +163,7 @@ def masked_group_inert(trial: Trial, batch: GrpoBatch) -> str | None:
     """A group that is masked as a whole changes no other row."""
     lost = GrpoBatch.of([0.0, 9.0], [1, 1], ["lost", "lost"], dtype=batch.reward_B.dtype)
     found = trial.advantages(batch.append(lost))[: len(batch)]
-    return _told(trial.differ(found, trial.advantages(batch)), "with a masked group appended")
+    return _told(trial.differ(found, trial.advantages(batch), exact=True), "with a masked group appended")
 
 
 def masked_batch_silent(trial: Trial, batch: GrpoBatch) -> str | None:
@@ -194,8 +206,8 @@ def healthy_batch_unchanged(trial: Trial, batch: GrpoBatch) -> str | None:
     healthy = batch.select(trial.trains(batch))
     if trial.stock is None or not len(healthy):
         return None
-    exact = Trial(trial.estimator, atol=0.0)
-    problem = exact.differ(trial.advantages(healthy), trial.advantages(healthy, trial.stock))
+    same = Trial(trial.estimator, atol=0.0)
+    problem = same.differ(trial.advantages(healthy), trial.advantages(healthy, trial.stock))
     return _told(problem, "on a batch without masked rows")
 
 
@@ -261,7 +273,9 @@ def _told(problem: str | None, when: str) -> str | None:
 
 def _row(values: npt.NDArray[Any]) -> str:
     flat = [f"{value:.6g}" for value in np.atleast_1d(values)]
-    return flat[0] if len(set(flat)) == 1 else f"[{', '.join(flat)}]"
+    if len(set(flat)) == 1:
+        return flat[0]
+    return f"[{', '.join(flat[:4])}{', …' if len(flat) > 4 else ''}]"
 
 
 def _widened(values: npt.NDArray[Any], width: int) -> npt.NDArray[np.float64]:
