@@ -26,7 +26,7 @@ REASON = _reason()
 collect_ignore_glob = ["test_*.py"] if REASON else []
 
 if REASON is None:
-    sys.path[:0] = [str(CHECKOUT), str(_SITE)]
+    sys.path[:0] = [str(CHECKOUT), str(_SITE), str(_SITE.parent)]
     importlib.import_module("nemo_rl_shim")
     # Ray workers start as new processes: they find the checkout and the shim the same way.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_SITE), str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
