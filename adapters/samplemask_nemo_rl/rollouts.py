@@ -119,8 +119,8 @@ def wrap_result_to_completion(original: Function) -> Function:
         if not measured:
             full_result["reward"] = 0.0
         completion = original(self, result)
-        if not measured:
-            full_result["reward"] = found
+        if not measured:  # as text: NeMo-RL's statistics of a NaN or an infinity raise
+            full_result["reward"] = None if found is None else str(found)
         return completion
 
     return _result_to_completion

@@ -52,6 +52,30 @@ def result(verify_response, prompt=(1, 2, 3)):
     return {"message_log": [user, answer], "input_message_log": [user], "full_result": verify_response}
 
 
+def batch_of(rewards, masked=(), groups=1, place="top", kind="session_lost"):
+    """Results of `groups` prompts; the rows named in `masked` are masked with a kind."""
+    responses = [
+        response(reward, True, place, failure_kind=kind) if row in masked else response(reward)
+        for row, reward in enumerate(rewards)
+    ]
+    size = len(rewards) // groups
+    return [result(each, (1 + row // size, 2, 3)) for row, each in enumerate(responses)]
+
+
+def run(path, parts, results, groups=1):
+    """One step of the loop named by `path`, the first batch of rollouts being `results`."""
+    loops = {
+        "grpo_train": lambda: run_grpo(parts, [results]),
+        "async_grpo_train": lambda: run_async_grpo(parts, results, groups),
+        "grpo_train_sync": lambda: run_grpo_sync(parts, [results]),
+        "single_controller": lambda: run_single_controller(parts, results, groups),
+    }
+    return loops[path]()
+
+
+PATHS = ("grpo_train", "async_grpo_train", "grpo_train_sync", "single_controller")
+
+
 class Gym:
     """A NemoGym actor that hands out prepared results, one batch after the other."""
 
@@ -126,7 +150,9 @@ def components(groups, generations, mask_sample=None, estimator="grpo", **grpo_o
     stock_result = policy.train.return_value
 
     def train(data, *_, **__):
-        parts["trained"].append({name: value.clone() for name, value in data.items() if torch.is_tensor(value)})
+        parts["trained"].append(
+            {name: value.clone() for name, value in data.items() if torch.is_tensor(value)}
+        )
         return stock_result
 
     policy.train.side_effect = train
@@ -135,7 +161,9 @@ def components(groups, generations, mask_sample=None, estimator="grpo", **grpo_o
 
 def logged(parts):
     """The step's training metrics, as the logger got them (rollout metrics come in earlier calls)."""
-    calls = [call for call in parts["logger"].log_metrics.call_args_list if call.kwargs.get("prefix") == "train"]
+    calls = [
+        call for call in parts["logger"].log_metrics.call_args_list if call.kwargs.get("prefix") == "train"
+    ]
     return calls[-1].args[0]
 
 
@@ -221,7 +249,10 @@ def run_async_grpo(parts, results, groups=1):
     }
     with host_tests.mock_async_grpo_infrastructure(prompts(1), {"mean_gen_tokens_per_sample": 1.0}):
         buffer = host_tests.StubReplayBuffer
-        with patch.object(buffer, "sample", MagicMock(remote=MagicMock(return_value=sample))), unmocked_masking():
+        with (
+            patch.object(buffer, "sample", MagicMock(remote=MagicMock(return_value=sample))),
+            unmocked_masking(),
+        ):
             grpo.async_grpo_train(*_arguments(parts, host_tests._mock_policy_generation()))
     return step(parts)
 
@@ -312,7 +343,9 @@ def run_single_controller(parts, results, groups=1):
     batch = BatchedDataDict.from_batches(batches)
     ids, fields, tags = replay_buffer.pack_payload(batch, weight_version=0, group_id="g")
     plane.put_samples(fields=fields)
-    meta = KVBatchMeta(partition_id="p", task_name="train", sample_ids=ids, fields=list(fields.keys()), tags=tags)
+    meta = KVBatchMeta(
+        partition_id="p", task_name="train", sample_ids=ids, fields=list(fields.keys()), tags=tags
+    )
     return advantage_stage(parts, plane, meta, estimator)
 
 
