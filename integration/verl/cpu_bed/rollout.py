@@ -1,5 +1,8 @@
 """A rollout server made of `transformers` on the CPU, as one Ray actor per replica."""
 
+import hashlib
+from collections import Counter
+
 import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
@@ -10,14 +13,16 @@ _NAME = "cpu_bed_server_{rank}"
 
 @ray.remote(num_cpus=0.1)
 class HFServer:
-    def __init__(self, path, max_new_tokens, seed):
+    """Samples from the model; the n-th answer to a prompt under given weights is always the same."""
+
+    def __init__(self, path, max_new_tokens):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         self.eos = AutoTokenizer.from_pretrained(path).eos_token_id
         self.max_new_tokens, self.step = max_new_tokens, 0
-        self.random = torch.Generator().manual_seed(seed)
+        self.asked = Counter()
 
     def load(self, state, step):
         tensors = {name: torch.as_tensor(value) for name, value in state.items()}
@@ -28,12 +33,13 @@ class HFServer:
     def generate(self, request_id, prompt_ids, sampling_params, image_data=None, video_data=None, **unused):
         temperature = sampling_params.get("temperature", 1.0)
         asked = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens")
+        random = self._generator(prompt_ids)
         tokens, log_probs = [], []
         for _ in range(min(asked or self.max_new_tokens, self.max_new_tokens)):
             logits = self.model(torch.tensor([list(prompt_ids) + tokens])).logits[0, -1].float()
             log_p = torch.log_softmax(logits / (temperature or 1.0), -1)
             token = (
-                int(torch.multinomial(log_p.exp(), 1, generator=self.random))
+                int(torch.multinomial(log_p.exp(), 1, generator=random))
                 if temperature
                 else int(logits.argmax())
             )
@@ -48,6 +54,12 @@ class HFServer:
             extra_fields={"global_steps": self.step},
         )
 
+    def _generator(self, prompt_ids):
+        prompt = tuple(prompt_ids)
+        self.asked[prompt] += 1
+        digest = hashlib.sha256(repr((prompt, self.asked[prompt])).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
     def wake_up(self, *args, **kwargs):
         return None
 
@@ -58,9 +70,7 @@ class HFServer:
 class HFReplica(RolloutReplica):
     async def launch_servers(self):
         name = _NAME.format(rank=self.replica_rank)
-        server = HFServer.options(name=name).remote(
-            self.model_config["path"], self.config.response_length, self.replica_rank
-        )
+        server = HFServer.options(name=name).remote(self.model_config["path"], self.config.response_length)
         self.servers = [server]
         self._server_handle, self._server_address = server, name
 

@@ -19,6 +19,7 @@ from cpu_bed.assets import build_assets
 
 _BED = Path(__file__).resolve().parents[1]
 _REPOSITORY = _BED.parents[1]
+_LOGS = ("metrics.jsonl", "actor.jsonl", "environment.jsonl", "output.txt")
 _FP32 = ("param_dtype", "reduce_dtype", "buffer_dtype")
 
 
@@ -27,7 +28,8 @@ class Run:
     """What one trainer run did.
 
     Attributes:
-        returncode: Exit code of the trainer; None when it was stopped at the timeout.
+        folder: Where it ran.
+        returncode: Exit code of the trainer; None when the bed stopped it.
         output: Everything it printed, from all processes.
         steps: Metrics of each step, as verl's own file logger wrote them.
         mini_batches: What the training engine was given (see `spy.py`), all roles and ranks.
@@ -35,6 +37,7 @@ class Run:
         seconds: Wall-clock duration.
     """
 
+    folder: Path
     returncode: int | None
     output: str
     steps: list[dict[str, Any]]
@@ -50,6 +53,12 @@ class Run:
         """The mini batches that reached the critic's engine on one rank."""
         return [row for row in self.mini_batches if row["rank"] == rank and "ValueHead" in row["engine"]]
 
+    def final_weights(self) -> dict[str, Any]:
+        """The actor's weights after its last optimizer step, by name."""
+        import torch
+
+        return torch.load(self.folder / "actor.jsonl.FSDPEngineWithLMHead.pt")
+
     def check(self) -> Run:
         """Raise, with the end of the output, unless the trainer ended well."""
         if self.returncode != 0:
@@ -58,45 +67,52 @@ class Run:
 
 
 def run_trainer(
-    tmp_path: Path,
+    folder: Path,
     *overrides: str,
     steps: int = 1,
     gpus: int = 1,
     samplemask: bool = True,
     environment: dict[str, Any] | None = None,
+    kill_after_steps: int | None = None,
     timeout_seconds: float = 400,
 ) -> Run:
     """Run the real trainer in a process of its own.
 
     Args:
-        tmp_path: An empty folder for the run.
+        folder: The run's folder: empty, or that of an earlier run which is to be resumed.
         *overrides: Hydra overrides, after the bed's own.
         steps: Training steps.
         gpus: Data-parallel ranks.
         samplemask: False runs stock verl.
         environment: Keyword arguments of `environment.compute_score`.
+        kill_after_steps: Kill the trainer, as an outage would, once so many steps are logged.
         timeout_seconds: The run is stopped after this time.
     """
-    build_assets(tmp_path)
+    if not (folder / "model").exists():
+        build_assets(folder)
+    for name in _LOGS:
+        (folder / name).unlink(missing_ok=True)
     # Ray puts Unix sockets here, and their paths may be 107 bytes long at most.
     with tempfile.TemporaryDirectory(prefix="cpubed", ignore_cleanup_errors=True) as ray_folder:
         command = [sys.executable, "-m", "verl.trainer.main_ppo"]
-        command += _settings(tmp_path, Path(ray_folder), steps, gpus, environment or {})
+        command += _settings(folder, Path(ray_folder), steps, gpus, environment or {})
         started = time.monotonic()
-        returncode = _run(command + list(overrides), tmp_path, samplemask, ray_folder, timeout_seconds)
+        returncode = _run(
+            command + list(overrides), folder, samplemask, ray_folder, timeout_seconds, kill_after_steps
+        )
         seconds = time.monotonic() - started
-    steps_read = [row["data"] for row in _read_lines(tmp_path / "metrics.jsonl")]
     return Run(
+        folder,
         returncode,
-        (tmp_path / "output.txt").read_text(encoding="utf-8", errors="replace"),
-        steps_read,
-        _read_lines(tmp_path / "actor.jsonl"),
-        _read_lines(tmp_path / "environment.jsonl"),
+        (folder / "output.txt").read_text(encoding="utf-8", errors="replace"),
+        [row["data"] for row in _read_lines(folder / "metrics.jsonl")],
+        _read_lines(folder / "actor.jsonl"),
+        _read_lines(folder / "environment.jsonl"),
         seconds,
     )
 
 
-def process_environment(tmp_path: Path, samplemask: bool = True) -> dict[str, str]:
+def process_environment(folder: Path, samplemask: bool = True) -> dict[str, str]:
     """Environment variables of a process in which verl loads the bed and, if wished, samplemask."""
     roots = [_BED, _REPOSITORY / "contract", _REPOSITORY / "adapters"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "VERL_"))}
@@ -106,9 +122,9 @@ def process_environment(tmp_path: Path, samplemask: bool = True) -> dict[str, st
         | plugin_variables(samplemask)
         | {
             "PYTHONPATH": path,
-            "VERL_FILE_LOGGER_PATH": str(tmp_path / "metrics.jsonl"),
-            "CPU_BED_ACTOR_LOG": str(tmp_path / "actor.jsonl"),
-            "CPU_BED_ENVIRONMENT_LOG": str(tmp_path / "environment.jsonl"),
+            "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
+            "CPU_BED_ACTOR_LOG": str(folder / "actor.jsonl"),
+            "CPU_BED_ENVIRONMENT_LOG": str(folder / "environment.jsonl"),
             "HF_HUB_OFFLINE": "1",
             "HYDRA_FULL_ERROR": "1",
             "OMP_NUM_THREADS": "1",
@@ -132,22 +148,26 @@ def plugin_variables(samplemask: bool) -> dict[str, str]:
     }
 
 
-def _run(command, tmp_path, samplemask, ray_folder, timeout_seconds) -> int | None:
-    with open(tmp_path / "output.txt", "wb") as output:
+def _run(command, folder, samplemask, ray_folder, timeout_seconds, kill_after_steps) -> int | None:
+    with open(folder / "output.txt", "wb") as output:
         trainer = subprocess.Popen(
             command,
-            cwd=tmp_path,
-            env=process_environment(tmp_path, samplemask),
+            cwd=folder,
+            env=process_environment(folder, samplemask),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            return trainer.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _stop(trainer, ray_folder)
+    give_up = time.monotonic() + timeout_seconds
+    try:
+        while time.monotonic() < give_up:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return trainer.wait(0.5)
+            if kill_after_steps and len(_read_lines(folder / "metrics.jsonl")) >= kill_after_steps:
+                break
+        return None
+    finally:
+        _stop(trainer, ray_folder)
 
 
 def _stop(trainer: subprocess.Popen, ray_folder: str) -> None:
@@ -167,14 +187,14 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _settings(tmp_path, ray_folder, steps, gpus, environment) -> list[str]:
+def _settings(folder, ray_folder, steps, gpus, environment) -> list[str]:
     actor = "actor_rollout_ref.actor"
     return [
-        f"data.train_files={tmp_path}/train.parquet",
-        f"data.val_files={tmp_path}/val.parquet",
+        f"data.train_files={folder}/train.parquet",
+        f"data.val_files={folder}/val.parquet",
         *_SETTINGS.split(),
-        f"actor_rollout_ref.model.path={tmp_path}/model",
-        f"critic.model.path={tmp_path}/model",
+        f"actor_rollout_ref.model.path={folder}/model",
+        f"critic.model.path={folder}/model",
         *(f"+{actor}.fsdp_config.mixed_precision.{name}=fp32" for name in _FP32),
         "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32",
         f"reward.custom_reward_function.path={_BED}/cpu_bed/environment.py",
@@ -184,7 +204,7 @@ def _settings(tmp_path, ray_folder, steps, gpus, environment) -> list[str]:
         ),
         f"trainer.n_gpus_per_node={gpus}",
         f"trainer.total_training_steps={steps}",
-        f"trainer.default_local_dir={tmp_path}/checkpoints",
+        f"trainer.default_local_dir={folder}/checkpoints",
         f"+ray_kwargs.ray_init.num_gpus={gpus}",
         f"+ray_kwargs.ray_init._temp_dir={ray_folder}",
     ]

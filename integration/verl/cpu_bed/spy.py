@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 
+import torch
 import wrapt
 
 
@@ -54,24 +55,30 @@ def _row_sums(data, name):
 
 
 def _after(engine, grad_norm) -> dict:
-    state = {name: _whole(tensor) for name, tensor in engine.module.state_dict().items()}
-    return {"grad_norm": grad_norm, "weights": weights_hash(state)}
+    state = {name: _whole(tensor).detach().cpu() for name, tensor in engine.module.state_dict().items()}
+    if _rank() == 0:
+        torch.save(state, f"{os.environ['CPU_BED_ACTOR_LOG']}.{type(engine).__name__}.pt")
+    return {"grad_norm": grad_norm, "weights": _hash(state)}
 
 
 def _whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def weights_hash(state) -> str:
+def _hash(state) -> str:
     """Hash a state dict: equal hashes are equal bits."""
     digest = hashlib.sha256()
     for name in sorted(state):
         digest.update(name.encode())
-        digest.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+        digest.update(state[name].contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
+def _rank() -> int:
+    return int(os.environ.get("RANK", 0))
+
+
 def _write_down(**record) -> None:
-    record["rank"] = int(os.environ.get("RANK", 0))
+    record["rank"] = _rank()
     with open(os.environ["CPU_BED_ACTOR_LOG"], "a", encoding="utf-8") as log:
         log.write(json.dumps(record) + "\n")
