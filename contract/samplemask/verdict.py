@@ -256,7 +256,8 @@ def _model_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
 @lru_cache(maxsize=256)
 def _aliases(model_type: type[BaseModel]) -> tuple[tuple[str, str], ...]:
     wanted = (*_WANTED, FAILURE_CLASS)
-    pairs = [(name, name) for name in model_type.model_computed_fields if name in wanted]
+    computed = model_type.__pydantic_decorators__.computed_fields  # before 2.11 only instances say it openly
+    pairs = [(name, name) for name in computed if name in wanted]
     for name, info in model_type.model_fields.items():
         read_as = info.validation_alias
         choices = read_as.choices if isinstance(read_as, AliasChoices) else [read_as]

@@ -13,6 +13,7 @@ from samplemask.testing.conformance import (
 )
 from samplemask.testing.properties import PROPERTIES, Estimator
 from samplemask.testing.reference import reference_advantage, reference_estimator
+from samplemask.testing.responses import check_response
 from samplemask.testing.synthetic import Stream, grpo_batch
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Report",
     "Stream",
     "check_estimator",
+    "check_response",
     "conformance_batches",
     "grpo_batch",
     "padding_rows",
