@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from samplemask.cost import training_cost
 from samplemask.errors import ContractError
-from samplemask.ledger import FAILURES, MAIN, Ledger, Resolved
+from samplemask.ledger import Ledger, Resolved
 from samplemask.quality import Counting, Summary, by_agent, pass_at, summarize, tasks
-from samplemask.rollouts import Line, RunFiles, find_runs, read_lines
-from samplemask.rows import UnreadableLineError, make_decode, row_of
+from samplemask.reader import Progress, Reader
+from samplemask.rollouts import RunFiles, find_runs
 from samplemask.safety import safety
-
-MAX_LISTED: Final = 100_000
-"""Most unreadable lines that are kept with their reasons, over all files; all are counted."""
+from samplemask.timeline import timeline
 
 MAX_STALE_LISTED: Final = 1000
-
-Progress = Callable[[RunFiles, Line], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One line that could not be read."""
-
-    file: str
-    line: int
-    reason: str
-
-
-@dataclass(slots=True)
-class FileCount:
-    """What one file held, in lines that are not blank.
-
-    Attributes:
-        path: The file.
-        role: "main", "failures" or "inputs".
-        rows: Lines that were read.
-        unreadable: Lines that were not.
-    """
-
-    path: str
-    role: str
-    rows: int = 0
-    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +33,29 @@ class Limit:
     min_rollouts: int = 50
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to audit.
+
+    Attributes:
+        failures_as_zero: Failure classes that count as a measured zero.
+        counting: What else counts as a zero in the counted mean and in pass@k.
+        expected: How many rollouts there should be; 0: as many as the files say.
+        omitted: How many of them are known not to have run; files do not say.
+        limit: From where on losses are an alarm.
+        fast: Decode with msgspec; None: if it is installed. The result is the same.
+        jobs: Processes that read.
+    """
+
+    failures_as_zero: Collection[str] = ()
+    counting: Counting = Counting()  # noqa: RUF009 - immutable
+    expected: int = 0
+    omitted: int = 0
+    limit: Limit = Limit()
+    fast: bool | None = None
+    jobs: int = 1
+
+
 @dataclass(slots=True)
 class Audit:
     """The audit of some files.
@@ -74,6 +67,7 @@ class Audit:
         tasks: Task counts and the worst tasks.
         cost: What the failures did to training.
         safety: What the failures depend on.
+        timeline: Dispositions and rewards in the order of the run.
         limit: From where on losses are an alarm.
         reader: The files and what could not be read in them.
         resolved: The rollouts.
@@ -86,6 +80,7 @@ class Audit:
     tasks: dict[str, Any]
     cost: dict[str, Any]
     safety: dict[str, Any]
+    timeline: dict[str, Any]
     limit: Limit
     reader: Reader = field(repr=False)
     resolved: Resolved = field(repr=False)
@@ -115,6 +110,7 @@ class Audit:
             "tasks": self.tasks,
             "cost": self.cost,
             "safety": self.safety,
+            "timeline": self.timeline,
             "rows": {
                 "unattributed": resolved.unattributed,
                 "superseded_attempts": len(resolved.superseded),
@@ -142,69 +138,11 @@ class Audit:
         ]
 
 
-class Reader:
-    """Reads files into a ledger and keeps what it could not read."""
-
-    def __init__(
-        self, ledger: Ledger, *, failures_as_zero: Collection[str] = (), fast: bool | None = None
-    ) -> None:
-        self.files: list[FileCount] = []
-        self.problems: list[Problem] = []
-        self.conflicts = 0
-        self._ledger = ledger
-        self._decode = make_decode(fast)
-        self._failures_as_zero = failures_as_zero
-
-    @property
-    def unreadable(self) -> int:
-        """Lines that could not be read."""
-        return sum(file.unreadable for file in self.files)
-
-    def read(self, run: RunFiles, progress: Progress | None = None) -> None:
-        """Read the files of one run."""
-        for role, path in run:
-            file = FileCount(str(path), role)
-            self.files.append(file)
-            for line in read_lines(path):
-                if line.problem is not None:
-                    self._report(file, line.number, line.problem)
-                    continue
-                try:
-                    self._book(line, file, run.name)
-                except UnreadableLineError as error:
-                    self._report(file, line.number, str(error))
-                if progress is not None:
-                    progress(run, line)
-
-    def _book(self, line: Line, file: FileCount, run: str) -> None:
-        row = row_of(self._decode(line.text), failures_as_zero=self._failures_as_zero)
-        if file.role not in (MAIN, FAILURES):
-            self._ledger.expect(row, run=run)
-        elif row.problem is None or (row.task is not None and row.rollout is not None):
-            # A row whose verdict cannot be read still says that its rollout existed: it is unknown.
-            self._ledger.add(row, run=run, role=file.role, line=line.number)
-        if row.problem is not None and file.role in (MAIN, FAILURES):
-            self._report(file, line.number, row.problem)
-            return
-        file.rows += 1
-        self.conflicts += row.verdict is not None and row.verdict.conflict
-
-    def _report(self, file: FileCount, number: int, reason: str) -> None:
-        file.unreadable += 1
-        if len(self.problems) < MAX_LISTED:
-            self.problems.append(Problem(file.path, number, reason))
-
-
 def audit_files(
     paths: Sequence[str | Path],
     *,
     siblings: bool = True,
-    failures_as_zero: Collection[str] = (),
-    counting: Counting | None = None,
-    expected: int = 0,
-    omitted: int = 0,
-    limit: Limit | None = None,
-    fast: bool | None = None,
+    options: Options | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit rollout files.
@@ -212,43 +150,64 @@ def audit_files(
     Args:
         paths: Main files, failure sidecars and materialized inputs of one or many runs.
         siblings: Also use the sidecar and the inputs that lie beside a file.
-        failures_as_zero: Failure classes that count as a measured zero.
-        counting: What else counts as a zero in `reward["counted"]` and pass@k.
-        expected: How many rollouts there should be; 0: as many as the files say.
-        omitted: How many of them are known not to have run (files do not say).
-        limit: From where on losses are an alarm.
-        fast: Decode with msgspec; None: if it is installed. The result is the same.
-        progress: Called with the run and the line after each line.
+        options: How.
+        progress: Called after each line with its length in bytes.
 
     Raises:
         ContractError: A path is no file.
     """
     if isinstance(paths, (str, Path)):
         raise ContractError.of("paths", "a sequence of paths", paths, "Put it into a list.")
+    return audit_runs(find_runs(paths, siblings=siblings), options, progress)
+
+
+def audit_runs(
+    runs: Sequence[RunFiles], options: Options | None = None, progress: Progress | None = None
+) -> Audit:
+    """Audit runs whose files are already found; see `audit_files`."""
+    options = options or Options()
     ledger = Ledger()
-    ledger.declare(expected=expected, omitted=omitted)
-    reader = Reader(ledger, failures_as_zero=failures_as_zero, fast=fast)
-    for run in find_runs(paths, siblings=siblings):
+    reader = Reader(ledger, failures_as_zero=options.failures_as_zero, fast=options.fast)
+    for run in runs:
         reader.read(run, progress)
-    return close(ledger, reader, counting or Counting(), limit or Limit())
+    return close(ledger, reader, options)
 
 
-def close(ledger: Ledger, reader: Reader, counting: Counting, limit: Limit) -> Audit:
+def close(ledger: Ledger, reader: Reader, options: Options) -> Audit:
     """Close the books and work out the audit."""
+    ledger.declare(expected=options.expected, omitted=options.omitted)
     resolved = ledger.resolve()
     rollouts = resolved.rollouts
     return Audit(
-        total=summarize(rollouts, ledger, counting),
-        agents=by_agent(rollouts, ledger, counting),
-        pass_at=pass_at(rollouts, counting),
+        total=summarize(rollouts, ledger, options.counting),
+        agents=by_agent(rollouts, ledger, options.counting),
+        pass_at=pass_at(rollouts, options.counting),
         tasks=tasks(rollouts, ledger),
         cost=training_cost(rollouts),
         safety=safety(rollouts, ledger),
-        limit=limit,
+        timeline=timeline(rollouts),
+        limit=options.limit,
         reader=reader,
         resolved=resolved,
         ledger=ledger,
     )
+
+
+def broken_rules(audit: Audit) -> list[str]:
+    """Return what `--strict` finds wrong, one sentence each."""
+    coverage, lost = audit.total.coverage, audit.total.coverage.masked + audit.total.coverage.failed
+    rules = (
+        (
+            coverage.unknown,
+            f"{coverage.unknown:,} rollouts are unknown: expected, but they left no usable row",
+        ),
+        (audit.reader.unreadable, f"{audit.reader.unreadable:,} lines are unreadable"),
+        (
+            audit.alarm,
+            f"{lost:,} rollouts are masked or failed, more than {audit.limit.max_lost:.1%} of those that ran",
+        ),
+    )
+    return [text for broken, text in rules if broken]
 
 
 def _finite(value: Any) -> Any:

@@ -127,6 +127,13 @@ def read_lines(path: Path | str) -> Iterator[Line]:
             yield Line(number + 1, b"", f"the file is damaged from here on: {error}")
 
 
+def is_compressed(path: Path | str) -> bool:
+    """Tell whether a file is gzip or zstd, by its first bytes."""
+    with Path(path).open("rb") as stream:
+        start = stream.read(4)
+    return start.startswith(_GZIP_MAGIC) or start == _ZSTD_MAGIC
+
+
 def _skip_line(stream: IO[bytes], text: bytes) -> None:
     while text and not text.endswith(b"\n"):
         text = stream.readline(MAX_LINE_BYTES)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from samplemask.ledger import NO_INDEX, SCORED, Ledger, Rollouts
 from samplemask.quality import GROUP, group_rows, is_lost, mean, that_ran
+from samplemask.timeline import even_bins, progress_of
 
 BINS: Final = 10
 MOVES_AT: Final = 3.0
@@ -45,7 +46,7 @@ def safety(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
     return {
         "rate": rate(int(lost_R.sum()), len(ran)),
         **{
-            f"by_{name}": [_bin(values, lost_R, rows) for rows in _bins(values)]
+            f"by_{name}": [_bin(values, lost_R, rows) for rows in even_bins(values, BINS)]
             for name, values in against.items()
         },
         "kinds": {name: _kind(ran, name, code, against) for name, code in _kinds(ran, ledger)},
@@ -76,12 +77,7 @@ def policy_can_cause(kind: str) -> bool:
 
 def _covariates(ran: Rollouts) -> Iterator[tuple[str, FloatArray]]:
     """Yield what a failure may depend on, NaN where it is not known."""
-    time = ran["time"].astype(np.float64)
-    # Where hardly any row has a time, the place in the files stands for it.
-    known = (time >= 0).mean() if len(ran) else 0.0
-    place = np.empty(len(ran))
-    place[np.lexsort((ran["line"], ran["run"]))] = np.arange(len(ran))
-    yield "time" if known > 0.5 else "position", np.where(time >= 0, time, np.nan) if known > 0.5 else place
+    yield progress_of(ran)
     for name in ("tokens", "turns"):
         values = ran[name].astype(np.float64)
         yield name, np.where(values >= 0, values, np.nan)
@@ -96,16 +92,6 @@ def _task_reward(ran: Rollouts) -> FloatArray:
             value = mean(ran["reward"][rows][ran["disposition"][rows] == SCORED])
             reward[rows] = np.nan if value is None else value
     return reward
-
-
-def _bins(values: FloatArray) -> list[npt.NDArray[np.intp]]:
-    """Return the rows of about equally filled bins; equal values stay together."""
-    order = np.argsort(values, kind="stable")[: int(np.isfinite(values).sum())]
-    if not len(order):
-        return []
-    edges = np.unique(values[order][[len(order) * part // BINS for part in range(1, BINS)]])
-    cuts = np.searchsorted(values[order], edges, side="left")
-    return [part for part in np.split(order, np.unique(cuts)) if len(part)]
 
 
 def _bin(values: FloatArray, lost_R: BoolArray, rows: npt.NDArray[np.intp]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from rollout_files import audited, counts, failure, row, write
 
 from samplemask import ContractError
-from samplemask.audit import audit_files
+from samplemask.audit import Options, audit_files, close
 from samplemask.ledger import Ledger
+from samplemask.reader import Reader
 from samplemask.rows import row_of
 
 
@@ -235,16 +236,13 @@ keys = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(
 
 
 def closed(main, failures, expected):
-    from samplemask.audit import Limit, Reader, close
-    from samplemask.quality import Counting
-
     ledger = Ledger()
     for role, rows in (("main", main), ("failures", failures)):
         for line, each in enumerate(rows, 1):
             ledger.add(row_of(each), run="r", role=role, line=line)
     for task, rollout, agent in expected:
         ledger.expect(row_of(row(task, rollout, agent=agent)), run="r")
-    return close(ledger, Reader(ledger), Counting(), Limit())
+    return close(ledger, Reader(ledger), Options())
 
 
 @settings(max_examples=150, deadline=None)

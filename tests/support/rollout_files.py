@@ -2,7 +2,7 @@
 
 import json
 
-from samplemask.audit import audit_files
+from samplemask.audit import Options, audit_files
 
 
 def row(task, rollout, reward=None, *, attempt=None, agent=None, **more):
@@ -34,7 +34,7 @@ def audited(folder, rows, *, failures=None, inputs=None, **options):
         write(folder, failures, "rollouts_failures.jsonl")
     if inputs is not None:
         write(folder, inputs, "rollouts_materialized_inputs.jsonl")
-    return audit_files([path], **options).to_json()
+    return audit_files([path], options=Options(**options)).to_json()
 
 
 def counts(document):
