@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
@@ -10,7 +9,8 @@ from typing import Any, Final
 from samplemask.accounting import Disposition
 
 WIDTH: Final = 720
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 26
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 14, 28
+_LARGEST: Final = 1e307
 _RAN: Final = (Disposition.SCORED, Disposition.MASKED, Disposition.FAILED)
 
 Label = Callable[[float], str]
@@ -82,13 +82,16 @@ def rates(bins: Sequence[Mapping[str, Any]], label: Label, height: int = 150) ->
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    """Return an axis that holds 0 and the values, as far as floats can be subtracted."""
+    low = max(min(values, default=0.0), -_LARGEST)
+    high = min(max(values, default=1.0), _LARGEST)
     low, high = min(low, 0.0), max(high, 0.0)
-    return (low, high) if high > low and math.isfinite(high - low) else (low, low + 1.0)
+    return (low, high) if high > low else (low, low + 1.0)
 
 
 def _y(value: float, low: float, high: float, height: int) -> float:
-    return _TOP + (height - _TOP - _BOTTOM) * (1 - (value - low) / (high - low))
+    share = (min(max(value, low), high) - low) / (high - low)
+    return _TOP + (height - _TOP - _BOTTOM) * (1 - share)
 
 
 def _grid(ticks: Sequence[tuple[float, str]], low: float, high: float, height: int) -> str:

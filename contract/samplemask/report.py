@@ -33,7 +33,7 @@ class Style:
 
     def __call__(self, name: str, text: str) -> str:
         """Return `text` in the colour of that name."""
-        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self._colour else text
+        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self._colour and text else text
 
 
 def table(audit: Audit, style: Style | None = None) -> str:

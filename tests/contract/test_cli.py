@@ -79,3 +79,72 @@ def test_a_demo_that_is_not_installed_says_so(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "samplemask.demo", None)
     assert main(["demo"]) == 2
     assert "samplemask.demo" in capsys.readouterr().err
+
+
+def test_strict_fails_on_unreadable_lines_and_says_why(rollouts, capsys):
+    assert main(["audit", rollouts, "--strict"]) == 1
+    assert "1 lines are unreadable" in capsys.readouterr().err
+
+
+def test_strict_fails_on_unknown_rollouts(rollouts, capsys):
+    assert main(["audit", rollouts, "--strict", "--expected", "5"]) == 1
+    assert "3 rollouts are unknown" in capsys.readouterr().err
+
+
+def test_strict_passes_on_a_clean_file_and_fails_above_the_threshold(tmp_path, capsys):
+    path = tmp_path / "clean.jsonl"
+    path.write_text("\n".join(ROWS.splitlines()[:2]))
+    check = ["audit", str(path), "--strict", "--min-rollouts", "2", "--max-lost"]
+    assert main([*check, "0.5"]) == 0
+    assert main([*check, "0.4"]) == 1
+    assert "masked or failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--max-lost", "1.5"], ["--max-lost", "x"], ["--jobs", "0"], ["--expected", "-1"], ["--jso"]]
+)
+def test_a_wrong_option_is_refused(rollouts, wrong, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["audit", rollouts, *wrong])
+    assert stopped.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_the_page_is_written_beside_the_table(rollouts, tmp_path, capsys):
+    assert main(["audit", rollouts, "--html", str(tmp_path / "page.html")]) == 0
+    assert "Rollout audit" in (tmp_path / "page.html").read_text()
+    assert "2 rollouts" in capsys.readouterr().out
+
+
+def test_output_that_is_no_terminal_has_no_colour(rollouts, capsys):
+    main(["audit", rollouts])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_no_color_is_honoured_on_a_terminal(rollouts, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    main(["audit", rollouts])
+    assert "\x1b[" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    main(["audit", rollouts])
+    assert "\x1b[" not in capsys.readouterr().out
+
+
+def test_an_audit_that_is_interrupted_prints_nothing(rollouts, capsys, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("samplemask.reader.Reader.read", interrupt)
+    assert main(["audit", rollouts, "--json"]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_an_audit_that_is_killed_half_way_has_printed_nothing():
+    command = [sys.executable, "-m", "samplemask.cli", "audit", "-", "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(ROWS.encode() * 1000)
+        process.stdin.flush()
+        process.kill()
+        assert process.stdout.read() == b""
