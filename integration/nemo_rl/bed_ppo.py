@@ -23,7 +23,8 @@ def components(groups, generations, mask_sample=None, asynchronous=False):
     config = parts["master_config"]
     parts["master_config"] = SimpleNamespace(
         ppo=PPOConfig(
-            async_ppo={"enabled": asynchronous}, max_num_steps=1, max_num_epochs=-1 if asynchronous else 1,
+            async_ppo={"enabled": asynchronous},
+            max_num_steps=1, max_num_epochs=-1 if asynchronous else 1,
             max_rollout_turns=1, num_prompts_per_step=groups, num_generations_per_prompt=generations,
             ppo_epochs=1, reward_scaling={"enabled": False}, reward_shaping=RewardShapingConfig(enabled=False),
             val_at_start=False, val_at_end=False, val_period=0, adv_estimator=estimator,

@@ -29,9 +29,8 @@ if REASON is None:
     sys.path[:0] = [str(CHECKOUT), str(_SITE), str(_SITE.parent)]
     importlib.import_module("nemo_rl_shim")
     # Ray workers start as new processes: they find the checkout and the shim the same way.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_SITE), str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
-    # NeMo-RL's parsers read the options of this process.
-    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    _paths = [str(_SITE), str(_SITE.parent), str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _paths if path)
 
 
 @pytest.fixture(scope="session")

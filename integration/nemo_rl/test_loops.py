@@ -131,7 +131,7 @@ def test_an_outage_raises_and_names_the_kinds(adapter, path):
     from samplemask import OutageError
 
     policy = {"max_masked_fraction": 0.2, "outage_min_rows": 4}
-    with pytest.raises(OutageError, match="1 of 4 rollouts .* session_lost: 1"):
+    with pytest.raises(OutageError, match=r"1 of 4 rollouts .* session_lost: 1"):
         bed.run(path, bed.components(1, 4, policy), bed.batch_of(*ONE_MASKED))
 
 
