@@ -5,22 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from samplemask.failure_kinds import warn_once
+from samplemask.policy import RowPlan
 from samplemask_verl.config import acts, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
+from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
 from samplemask_verl.verdicts import RowVerdicts, columns_as_mappings, read_rows
 
 logger = logging.getLogger("samplemask")
-
-METRICS_KEY = "mask_sample_metrics"
-"""Where the legacy trainer's batch carries the step's metrics: `meta_info[METRICS_KEY]`."""
 
 decided: ContextVar[bool] = ContextVar("samplemask_decided", default=False)
 """True while verl computes advantages on rows that samplemask already selected."""
@@ -51,23 +52,16 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             rows = Rows(_groups(data), _rewards(data))
             decision = decide(rows, verdicts, policy_for(policy, adv_estimator, group_relative))
             warn_if_silent(verdicts)
-            estimated = _estimate(original, data, decision, adv_estimator, args, kwargs)
-            return _excluding(estimated, decision, policy.denominator)
+            if decision.plan.changes_nothing:
+                return original(data, adv_estimator, *args, **kwargs)
+            tokens_B = data.batch["response_mask"].sum(dim=-1).cpu().numpy()
+            decision = with_signal(decision, tokens_B)
+            _estimate(original, data, decision.plan, adv_estimator, args, kwargs)
+            return _excluding(data, decision, policy.denominator)
 
         return compute_advantage
 
     return make
-
-
-def wrap_data_metrics(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the wrapper that adds the step's `mask_sample/*` to verl's data metrics."""
-
-    def compute_data_metrics(batch: Any, *args: Any, **kwargs: Any) -> Any:
-        metrics = original(batch, *args, **kwargs)
-        metrics.update(batch.meta_info.get(METRICS_KEY, {}))
-        return metrics
-
-    return compute_data_metrics
 
 
 def warn_if_silent(verdicts: RowVerdicts) -> None:
@@ -76,24 +70,30 @@ def warn_if_silent(verdicts: RowVerdicts) -> None:
         warn_once("verl:no verdict", _NO_VERDICT)
 
 
-def has_signal(response_mask: torch.Tensor) -> bool:
-    """Tell whether voting rows can be estimated: verl's whitening raises below two tokens."""
-    return bool(response_mask.sum() >= 2)
+def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
+    """Return the decision, or one in which nobody trains when the voting rows cannot be estimated.
+
+    Args:
+        decision: The decision.
+        tokens_B: Response tokens of each row; verl's whitening raises when there are fewer than two.
+    """
+    plan = decision.plan
+    if not plan.votes_B.any() or tokens_B[plan.votes_B].sum() >= 2:
+        return decision
+    nobody = np.zeros_like(plan.votes_B)
+    counts = replace(decision.counts, trained=0)
+    return Decision(replace(plan, trains_B=nobody, votes_B=nobody), counts)
 
 
 def _estimate(
-    original: Callable[..., Any], data: Any, decision: Decision, adv_estimator: Any, args: Any, kwargs: Any
-) -> Any:
+    original: Callable[..., Any], data: Any, plan: RowPlan, adv_estimator: Any, args: Any, kwargs: Any
+) -> None:
     """Run verl's estimator on the voting rows and put the result back in place."""
-    plan = decision.plan
-    if plan.changes_nothing:
-        return original(data, adv_estimator, *args, **kwargs)
-    data.meta_info[METRICS_KEY] = decision.metrics
     voters = np.flatnonzero(plan.votes_B)
-    if not len(voters) or not has_signal(data.batch["response_mask"][torch.from_numpy(voters)]):
+    if not len(voters):
         zeros = torch.zeros_like(data.batch["token_level_rewards"])
         data.batch["advantages"], data.batch["returns"] = zeros, zeros.clone()
-        return data
+        return
     known = set(data.batch.keys())
     token = decided.set(True)
     try:
@@ -103,16 +103,18 @@ def _estimate(
     silent = torch.from_numpy(~plan.trains_B)
     for name in set(estimated.batch.keys()) - known | {"advantages", "returns"}:
         data.batch[name] = scatter(estimated.batch[name], voters, silent)
-    return data
 
 
 def _excluding(data: Any, decision: Decision, denominator: str) -> Any:
-    """Take the rows that do not train out of the loss: a mark for the engine, and zero masks."""
-    if not decision.plan.changes_nothing:
-        data.batch[EXCLUSION] = exclusion_column(decision.plan.trains_B, None, denominator)
-        for name in MASKS:
-            if name in data.batch.keys():  # noqa: SIM118
-                data.batch[name] = zero_rows(data.batch[name], torch.from_numpy(~decision.plan.trains_B))
+    """Take the rows that do not train out of the loss, and masked rows out of the metrics."""
+    plan = decision.plan
+    data.batch[EXCLUSION] = exclusion_column(plan.trains_B, None, denominator)
+    for name in MASKS:
+        if name in data.batch.keys():  # noqa: SIM118
+            data.batch[name] = zero_rows(data.batch[name], torch.from_numpy(~plan.trains_B))
+    data.meta_info[METRICS] = decision.metrics
+    data.meta_info[NO_SIGNAL] = not plan.trains_B.any()
+    data.non_tensor_batch[MASKED_COLUMN] = plan.masked_B
     return data
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from samplemask.errors import ContractError
 from samplemask.policy import MaskPolicy
@@ -22,9 +24,15 @@ class VerlPolicy(MaskPolicy):
         denominator: The seq-mean loss modes divide by a constant number of rows. `valid`: excluded
             rows are taken off it, as if they had never been sampled. `host`: verl's constant stays,
             so a batch with excluded rows takes a smaller step.
+        max_refills: Prompt groups of one step that may be evicted and replaced because they would not
+            train; one more is an outage. 0: no refill, such groups carry no loss. V1 trainers only.
+        verify: Compute each step's advantages a second time with other content in the masked rows, and
+            stop if a row that trains moves. For the first hours of a new setup.
     """
 
     denominator: Literal["valid", "host"] = "valid"
+    max_refills: Annotated[int, Field(ge=0, strict=True)] = 0
+    verify: Annotated[bool, Field(strict=True)] = False
 
 
 def policy_of(algorithm: Any) -> VerlPolicy:
@@ -65,7 +73,7 @@ def is_group_relative(estimator: Any) -> bool:
     return "index" in inspect.signature(estimator).parameters
 
 
-def policy_for(policy: MaskPolicy, adv_estimator: Any, group_relative: bool) -> MaskPolicy:
+def policy_for(policy: VerlPolicy, adv_estimator: Any, group_relative: bool) -> VerlPolicy:
     """Fit `min_valid` to one estimator: 1 without group statistics, else at least the host's minimum."""
     minimum = max(policy.min_valid, _HOST_MINIMUM.get(estimator_name(adv_estimator), 1))
     return policy.model_copy(update={"min_valid": minimum if group_relative else 1})

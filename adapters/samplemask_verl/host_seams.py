@@ -6,6 +6,7 @@ from samplemask.seams import Seam
 
 _LEGACY = "verl.trainer.ppo.ray_trainer"
 _V1 = "verl.trainer.ppo.v1.trainer_base"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 
 COMPUTE_ADVANTAGE = Seam(
     module=_LEGACY,
@@ -21,8 +22,132 @@ LEGACY_METRICS = Seam(
     attribute="compute_data_metrics",
     parameters=("batch", "use_critic"),
     source="verl 0.9.1, verl/trainer/ppo/metric_utils.py",
-    why="Adds mask_sample/* to the step's metrics in the legacy trainer.",
-    removable_when="compute_advantage can report metrics.",
+    why="Keeps masked rows out of the legacy trainer's reward metrics and adds mask_sample/*.",
+    removable_when="verl leaves masked rows out of its metrics.",
+)
+
+LEGACY_UPDATE_ACTOR = Seam(
+    module=_LEGACY,
+    attribute="RayPPOTrainer._update_actor",
+    parameters=("self", "batch"),
+    source="verl 0.9.1, verl/trainer/ppo/ray_trainer.py",
+    why="Skips the actor's update when no row trains.",
+    removable_when="verl skips an update in which no row has loss.",
+)
+
+LEGACY_UPDATE_CRITIC = Seam(
+    module=_LEGACY,
+    attribute="RayPPOTrainer._update_critic",
+    parameters=("self", "batch"),
+    source="verl 0.9.1, verl/trainer/ppo/ray_trainer.py",
+    why="Skips the critic's update when no row trains.",
+    removable_when="verl skips an update in which no row has loss.",
+)
+
+LEGACY_VALIDATION = Seam(
+    module=_LEGACY,
+    attribute="RayPPOTrainer._val_metrics_update",
+    parameters=("self", "data_sources", "sample_uids", "reward_extra_infos_dict", "sample_turns"),
+    source="verl 0.9.1, verl/trainer/ppo/ray_trainer.py",
+    why="Keeps masked rows out of validation.",
+    removable_when="verl leaves masked rows out of its metrics.",
+)
+
+V1_STEP = Seam(
+    module=_V1,
+    attribute="PPOTrainer.step",
+    parameters=("self", "metrics", "timing_raw"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Publishes mask_sample/* of a step that has several batches as sums, not as averages.",
+    removable_when="verl's MetricsAggregator lets a metric choose how it is combined.",
+)
+
+V1_UPDATE_ACTOR = Seam(
+    module=_V1,
+    attribute="PPOTrainer._update_actor",
+    parameters=("self", "batch", "metrics"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Skips the actor's update when no row trains.",
+    removable_when="verl skips an update in which no row has loss.",
+)
+
+V1_UPDATE_CRITIC = Seam(
+    module=_V1,
+    attribute="PPOTrainer._update_critic",
+    parameters=("self", "batch", "metrics"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Skips the critic's update when no row trains.",
+    removable_when="verl skips an update in which no row has loss.",
+)
+
+V1_COMPUTE_METRICS = Seam(
+    module=_V1,
+    attribute="PPOTrainer._compute_metrics",
+    parameters=("self", "batch", "metrics", "timing_raw", "global_steps", "epoch"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Tells verl's data metrics which rows were measured.",
+    removable_when="verl leaves masked rows out of its metrics.",
+)
+
+V1_METRICS = Seam(
+    module=_V1,
+    attribute="compute_data_metrics",
+    parameters=("batch", "use_critic"),
+    source="verl 0.9.1, verl/trainer/ppo/metric_utils.py",
+    why="Keeps masked rows out of the V1 trainer's reward metrics.",
+    removable_when="verl leaves masked rows out of its metrics.",
+)
+
+V1_VALIDATION = Seam(
+    module=_V1,
+    attribute="PPOTrainer._val_metrics_update",
+    parameters=(
+        "self",
+        "data_sources",
+        "sample_uids",
+        "reward_extra_infos_dict",
+        "sample_turns",
+        "expected_acc_counts",
+    ),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Keeps masked rows out of validation.",
+    removable_when="verl leaves masked rows out of its metrics.",
+)
+
+V1_BUFFER = Seam(
+    module=_V1,
+    attribute="PPOTrainer._build_replay_buffer",
+    parameters=("self",),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Gives the replay buffer the policy.",
+    removable_when="verl evicts groups by a verdict of the environment.",
+)
+
+EVICTION = Seam(
+    module=_BUFFER,
+    attribute="ReplayBuffer._terminal_eviction_reasons",
+    parameters=("self", "global_steps", "partition_id"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/replay_buffer.py",
+    why="Adds groups that will not train to those that verl evicts and refills (sync).",
+    removable_when="verl evicts groups by a verdict of the environment.",
+)
+
+EVICTION_ASYNC = Seam(
+    module=_BUFFER,
+    attribute="ReplayBufferAsync._terminal_eviction_reasons",
+    parameters=("self", "global_steps", "partition_id"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/replay_buffer.py",
+    why="The same for the async trainers.",
+    removable_when="verl evicts groups by a verdict of the environment.",
+)
+
+GROUP_FILTER = Seam(
+    module=_BUFFER,
+    attribute="ReplayBuffer._dapo_filtered_keys",
+    parameters=("self", "partition_id"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/replay_buffer.py",
+    why="Lets the group filter judge a group by the rows that vote.",
+    removable_when="verl's group filter reads the verdict.",
 )
 
 LEGACY_START = Seam(

@@ -65,21 +65,40 @@ def doctor() -> Iterable[str]:
 
 
 def _patch_legacy(module: ModuleType) -> None:
-    from samplemask_verl import advantage
+    from samplemask_verl import advantage, steps
 
+    skip = steps.wrap_legacy_update(module)
     _patch(
         [
             (seams.COMPUTE_ADVANTAGE, advantage.wrap_compute_advantage(module)),
-            (seams.LEGACY_METRICS, advantage.wrap_data_metrics),
+            (seams.LEGACY_METRICS, steps.wrap_data_metrics),
             (seams.LEGACY_START, _checking_policy),
+            (seams.LEGACY_UPDATE_ACTOR, skip),
+            (seams.LEGACY_UPDATE_CRITIC, skip),
+            (seams.LEGACY_VALIDATION, steps.wrap_validation),
         ]
     )
 
 
 def _patch_v1(module: ModuleType) -> None:
-    from samplemask_verl import v1
+    from samplemask_verl import refill, steps, v1
 
-    _patch([(seams.V1_ADVANTAGE, v1.wrap_compute_advantage(module)), (seams.V1_START, _checking_policy)])
+    _patch(
+        [
+            (seams.V1_ADVANTAGE, v1.wrap_compute_advantage(module)),
+            (seams.V1_START, _checking_policy),
+            (seams.V1_STEP, steps.wrap_step),
+            (seams.V1_UPDATE_ACTOR, steps.wrap_v1_update),
+            (seams.V1_UPDATE_CRITIC, steps.wrap_v1_update),
+            (seams.V1_COMPUTE_METRICS, steps.wrap_v1_metrics),
+            (seams.V1_METRICS, steps.wrap_data_metrics),
+            (seams.V1_VALIDATION, steps.wrap_validation),
+            (seams.V1_BUFFER, refill.wrap_build_replay_buffer(v1.make_judge(module))),
+            (seams.EVICTION, refill.wrap_eviction_reasons),
+            (seams.EVICTION_ASYNC, refill.wrap_eviction_reasons),
+            (seams.GROUP_FILTER, refill.wrap_group_filter),
+        ]
+    )
 
 
 def _patch_engine(module: ModuleType) -> None:
@@ -95,14 +114,7 @@ HOOKS: dict[str, Callable[[ModuleType], None]] = {  # what to do with a verl mod
     "verl.trainer.ppo.v1.trainer_base": _patch_v1,
     "verl.workers.engine.base": _patch_engine,
 }
-_ALL: tuple[Seam, ...] = (
-    seams.COMPUTE_ADVANTAGE,
-    seams.LEGACY_METRICS,
-    seams.LEGACY_START,
-    seams.V1_ADVANTAGE,
-    seams.V1_START,
-    seams.TRAIN_BATCH,
-)
+_ALL = tuple(value for value in vars(seams).values() if isinstance(value, Seam))
 
 
 def _patch(wrappers: list[tuple[Seam, MakeWrapper]]) -> None:

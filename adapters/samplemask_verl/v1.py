@@ -7,14 +7,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
-from samplemask_verl.advantage import decided, warn_if_silent
-from samplemask_verl.config import acts, is_group_relative, policy_for, policy_of
+from samplemask.policy import RowPlan
+from samplemask_verl.advantage import decided, warn_if_silent, with_signal
+from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
-from samplemask_verl.verdicts import VERDICT_FIELDS, columns_as_mappings, read_rows, unwrapped
+from samplemask_verl.refill import GroupVerdict, Judge, judge_groups
+from samplemask_verl.steps import state_of
+from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, columns_as_mappings, read_rows, unwrapped
 
 
 def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -30,12 +34,17 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             if not acts(policy):
                 return original(self, batch, metrics)
             stored = _read(host, batch)
-            decision = _decide(host, self.config.algorithm, batch, stored, policy)
+            verdicts = _verdicts(stored)
+            warn_if_silent(verdicts)
+            decision = _decide(host, self.config.algorithm, batch, stored, verdicts, policy)
+            decision = with_signal(decision, stored["rm_scores"].offsets().diff().numpy())
+            state_of(self).add(batch.keys, decision)
             metrics.update(decision.metrics)
             if decision.plan.changes_nothing:
                 return original(self, batch, metrics)
-            batch = _estimate(host, original, self, batch, metrics, decision, stored)
-            return _excluding(host, batch, decision, policy.denominator, stored)
+            written = _estimate(original, self, batch, metrics, decision.plan)
+            fields = _stage_fields(self.config.algorithm, written)
+            return _silence(host, batch, decision.plan, fields, stored, policy.denominator)
 
         return _compute_advantage
 
@@ -54,83 +63,90 @@ def _read(host: ModuleType, batch: Any) -> Any:
     return host.tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
 
 
-def _decide(host: ModuleType, algorithm: Any, batch: Any, stored: Any, policy: Any) -> Decision:
-    rewards = np.array([float(row.sum()) for row in stored["rm_scores"].unbind()])
+def make_judge(
+    host: ModuleType,
+) -> Callable[[Any, VerlPolicy], Callable[[list[str]], dict[str, GroupVerdict]]]:
+    """Return what reads finished groups for the refill; see `refill.Refill.judge`."""
+
+    def of(trainer: Any, policy: VerlPolicy) -> Judge:
+        # A single group cannot be an outage; the batch is judged when its advantages are computed.
+        grouped = policy.model_copy(update={"max_masked_fraction": None})
+
+        def judge(keys: list[str]) -> dict[str, GroupVerdict]:
+            groups = host.KVBatchMeta(partition_id="train", keys=keys, tags=[{} for _ in keys])
+            stored = _read(host, groups)
+            verdicts = _verdicts(stored)
+            decision = _decide(host, trainer.config.algorithm, groups, stored, verdicts, grouped)
+            return judge_groups(keys, decision, verdicts.kinds_B)
+
+        return judge
+
+    return of
+
+
+def _verdicts(stored: Any) -> RowVerdicts:
     extra = [unwrapped(fields) or {} for fields in stored["extra_fields"]]
     columns = {name: list(stored[name]) for name in VERDICT_FIELDS if name in stored.keys()}  # noqa: SIM118
     places: list[Sequence[Any]] = [[fields.get("reward_extra_info") for fields in extra], extra]
-    places.append(columns_as_mappings(columns, len(batch.keys)))
-    verdicts = read_rows(places, rewards)
-    warn_if_silent(verdicts)
+    places.append(columns_as_mappings(columns, len(extra)))
+    return read_rows(places, _rewards(stored))
 
-    padding = np.array([bool(tag.get("is_padding", False)) for tag in batch.tags])
+
+def _rewards(stored: Any) -> npt.NDArray[np.float64]:
+    return np.array([float(row.sum()) for row in stored["rm_scores"].unbind()])
+
+
+def _decide(
+    host: ModuleType, algorithm: Any, batch: Any, stored: Any, verdicts: RowVerdicts, policy: VerlPolicy
+) -> Decision:
+    padding = _padding(batch)
     keys = [split_key(key) for key in batch.keys]
     sessions = None if None in keys else [key[0] for key in keys if key]
     order = None if sessions is None else np.array([key[1] for key in keys if key])
     uids = np.array([unwrapped(uid) for uid in stored["uid"]], dtype=object)
     estimator = host.core_algos.get_adv_estimator_fn(algorithm.adv_estimator)
     fitted = policy_for(policy, algorithm.adv_estimator, is_group_relative(estimator))
-    return decide(Rows(uids, rewards, sessions, order, padding), verdicts, fitted)
+    return decide(Rows(uids, _rewards(stored), sessions, order, padding), verdicts, fitted)
 
 
 def _estimate(
-    host: ModuleType,
-    original: Callable[..., Any],
-    trainer: Any,
-    batch: Any,
-    metrics: dict[str, Any],
-    decision: Decision,
-    stored: Any,
+    original: Callable[..., Any], trainer: Any, batch: Any, metrics: dict[str, Any], plan: RowPlan
 ) -> Any:
-    """Let verl do its whole advantage stage on the voting rows; write zeros for rows that do not train."""
-    plan = decision.plan
+    """Let verl do its whole advantage stage on the voting rows; None when there are none."""
     voters = [key for key, votes in zip(batch.keys, plan.votes_B, strict=True) if votes]
-    written = None
-    if voters:
-        token = decided.set(True)
-        try:
-            written = original(
-                trainer, batch if len(voters) == len(batch.keys) else batch.select_keys(voters), metrics
-            )
-        finally:
-            decided.reset(token)
+    if not voters:
+        return None
+    token = decided.set(True)
+    try:
+        voting = batch if len(voters) == len(batch.keys) else batch.select_keys(voters)
+        return original(trainer, voting, metrics)
+    finally:
+        decided.reset(token)
+
+
+def _silence(
+    host: ModuleType, batch: Any, plan: RowPlan, fields: list[str], stored: Any, denominator: str
+) -> Any:
+    """Write zeros for the rows that do not train, and the mark that takes them out of the loss."""
     silent = np.flatnonzero(~plan.trains_B)
-    lengths = stored["rm_scores"].offsets().diff()
-    fields = _stage_fields(trainer.config.algorithm, written)
-    zeros = {name: _zeros([int(lengths[row]) for row in silent]) for name in fields}
-    put = host.tq.kv_batch_put(
+    lengths = stored["rm_scores"].offsets().diff()[torch.from_numpy(silent)].tolist()
+    zeros = {name: _zeros(lengths) for name in fields}
+    zeros.update(dict.fromkeys(MASKS, _zeros(lengths, torch.int64)))
+    host.tq.kv_batch_put(
         keys=[batch.keys[row] for row in silent],
         partition_id=batch.partition_id,
         fields=TensorDict(zeros, batch_size=len(silent)),
     )
-    return type(batch)(
-        keys=list(batch.keys),
-        tags=list(batch.tags),
-        partition_id=batch.partition_id,
-        fields=(written or put).fields,
-        extra_info=(written or put).extra_info,
-    )
-
-
-def _excluding(host: ModuleType, batch: Any, decision: Decision, denominator: str, stored: Any) -> Any:
-    """Take the rows that do not train out of the loss: a mark for the engine, and zero masks."""
-    padding = np.array([bool(tag.get("is_padding", False)) for tag in batch.tags])
-    lengths = stored["rm_scores"].offsets().diff()
-    silent = np.flatnonzero(~decision.plan.trains_B)
-    nothing = _zeros([int(lengths[row]) for row in silent], torch.int64)
-    host.tq.kv_batch_put(
-        keys=[batch.keys[row] for row in silent],
-        partition_id=batch.partition_id,
-        fields=TensorDict(dict.fromkeys(MASKS, nothing), batch_size=len(silent)),
-    )
-    column = exclusion_column(decision.plan.trains_B, padding, denominator)
-    put = host.tq.kv_batch_put(
+    column = exclusion_column(plan.trains_B, _padding(batch), denominator)
+    return host.tq.kv_batch_put(
         keys=list(batch.keys),
         partition_id=batch.partition_id,
         fields=TensorDict({EXCLUSION: column}, batch_size=len(column)),
     )
-    batch.fields = put.fields  # verl's workers fetch what is named here
-    return batch
+
+
+def _padding(batch: Any) -> npt.NDArray[np.bool_]:
+    return np.array([bool(tag.get("is_padding", False)) for tag in batch.tags])
 
 
 def _stage_fields(algorithm: Any, written: Any) -> list[str]:

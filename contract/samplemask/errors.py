@@ -6,6 +6,7 @@ Each message says where the problem is, what was expected, what was found and wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class SampleMaskError(Exception):
@@ -46,17 +47,47 @@ class OutageError(SampleMaskError):
         self.rows = rows
         self.kinds = dict(kinds)
         self.limit = limit
-        by_kind = ", ".join(f"{name}: {count}" for name, count in self.kinds.items())
         super().__init__(
             f"outage: {masked} of {rows} rollouts ({masked / rows:.1%}) are masked, "
-            f"more than max_masked_fraction={limit:g} allows. Per failure kind: {by_kind}. "
+            f"more than max_masked_fraction={limit:g} allows. Per failure kind: {_by_kind(kinds)}. "
             "Repair the environment and resume from the last checkpoint, or set "
             'on_outage="skip_step" to go on without training on such a batch.'
         )
 
-    def __reduce__(self) -> tuple[type[OutageError], tuple[int, int, dict[str, int], float]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickling, so that a Ray worker's outage reaches the driver as itself."""
         return type(self), (self.masked, self.rows, self.kinds, self.limit)
+
+
+class RefillError(OutageError):
+    """An environment keeps failing: a step replaced as many groups as it may.
+
+    Attributes:
+        groups: Groups replaced in this step, the one too many included.
+        limit: `max_refills`.
+        step: The training step.
+    """
+
+    def __init__(
+        self, masked: int, rows: int, kinds: Mapping[str, int], groups: int, limit: int, step: int
+    ) -> None:
+        SampleMaskError.__init__(
+            self,
+            f"outage: step {step} would replace {groups} prompt groups, more than max_refills={limit} "
+            f"allows; {masked} of their {rows} rollouts are masked. Per failure kind: {_by_kind(kinds)}. "
+            "Repair the environment and resume from the last checkpoint, or set max_refills=0 to train on "
+            "what there is.",
+        )
+        self.masked, self.rows, self.kinds = masked, rows, dict(kinds)
+        self.groups, self.limit, self.step = groups, limit, step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling."""
+        return type(self), (self.masked, self.rows, self.kinds, self.groups, int(self.limit), self.step)
+
+
+def _by_kind(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in kinds.items()) or "none given"
 
 
 def shown(value: object, limit: int = 120) -> str:

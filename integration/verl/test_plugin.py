@@ -35,7 +35,7 @@ def test_import_verl_loads_the_plugin_and_both_trainers_are_patched():
     assert result.returncode == 0, result.stderr
     assert "entry point verl.plugins: loaded by verl" in result.stdout
     assert "NOT ACTIVE" not in result.stdout
-    assert result.stdout.count("active  verl.") == 6
+    assert result.stdout.count("active  verl.") >= 18
 
 
 def test_import_verl_does_not_pull_in_the_trainers():

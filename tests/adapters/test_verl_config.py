@@ -5,16 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from samplemask import ContractError, MaskPolicy
-from samplemask_verl.config import acts, estimator_name, is_group_relative, policy_for, policy_of
+from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_relative, policy_for, policy_of
 
 
 def test_no_section_means_exclude():
     for algorithm in (None, {}, {"mask_sample": None}, SimpleNamespace(gamma=1.0)):
-        assert policy_of(algorithm) == MaskPolicy()
+        assert policy_of(algorithm) == VerlPolicy()
 
 
 def test_options_are_read():
-    assert policy_of({"mask_sample": {"action": "drop_group", "min_valid": 3}}) == MaskPolicy(
+    assert policy_of({"mask_sample": {"action": "drop_group", "min_valid": 3}}) == VerlPolicy(
         action="drop_group", min_valid=3
     )
     assert policy_of(SimpleNamespace(mask_sample={"scored_kinds": ["agent_timeout"]})).scored_kinds == {
@@ -52,11 +52,11 @@ def test_group_statistics_are_known_by_the_index_argument():
 
 
 def test_min_valid_applies_to_group_relative_estimators_only():
-    policy = MaskPolicy(min_valid=3)
+    policy = VerlPolicy(min_valid=3)
     assert policy_for(policy, "grpo", True).min_valid == 3
     assert policy_for(policy, "gae", False).min_valid == 1
-    assert policy_for(MaskPolicy(min_valid=1), "grpo_passk", True).min_valid == 2
-    assert policy_for(MaskPolicy(min_valid=1), "grpo", True).min_valid == 1
+    assert policy_for(VerlPolicy(min_valid=1), "grpo_passk", True).min_valid == 2
+    assert policy_for(VerlPolicy(min_valid=1), "grpo", True).min_valid == 1
 
 
 def test_estimators_are_named_by_enum_or_string():

@@ -1,0 +1,184 @@
+"""One training step of verl's trainers: its counts, its metrics, and whether anything trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.accounting import PREFIX, StepCounts
+from samplemask_verl.config import acts, policy_of
+from samplemask_verl.decision import Decision
+from samplemask_verl.verdicts import VERDICT_FIELDS, columns_as_mappings, read_rows
+
+Wrapper = Callable[..., Any]
+
+MASKED_COLUMN = "samplemask_masked"
+"""Column of the legacy trainer's batch, bool (B,): rows to leave out of its reward metrics."""
+
+NO_SIGNAL = "samplemask_no_signal"
+"""Key of the legacy trainer's meta_info: True when no row of the batch trains."""
+
+METRICS = "samplemask_metrics"
+"""Key of the legacy trainer's meta_info: the step's `mask_sample/*`."""
+
+_measured: ContextVar[npt.NDArray[np.bool_] | None] = ContextVar("samplemask_measured", default=None)
+
+
+@dataclass
+class StepState:
+    """Lives on a V1 trainer from the start of a step to its metrics.
+
+    Attributes:
+        counts: Of all batches of the step so far.
+        masked_keys: Row keys that the environment masked.
+        trains: Whether a row of the batch at hand trains.
+    """
+
+    counts: StepCounts = field(default_factory=StepCounts)
+    masked_keys: set[str] = field(default_factory=set)
+    trains: bool = True
+
+    def add(self, keys: list[str], decision: Decision) -> None:
+        """Add one batch."""
+        self.counts = self.counts + decision.counts
+        self.masked_keys.update(np.asarray(keys, dtype=object)[decision.plan.masked_B])
+        self.trains = bool(decision.plan.trains_B.any())
+
+
+def state_of(trainer: Any) -> StepState:
+    """Return the trainer's step state, made on first use."""
+    state = vars(trainer).get("samplemask_step")
+    if state is None:
+        state = trainer.samplemask_step = StepState()
+    return state
+
+
+def wrap_step(original: Wrapper) -> Wrapper:
+    """Count afresh in each step, and publish counts that verl's averaging over batches did not touch."""
+
+    def step(self: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.samplemask_step = StepState()
+        batch = original(self, metrics, *args, **kwargs)
+        metrics.update(self.samplemask_step.counts.metrics())
+        refill = vars(self.replay_buffer).get("samplemask_refill")
+        if refill is not None:
+            metrics.update(refill.take_metrics())
+        return batch
+
+    return step
+
+
+def wrap_v1_update(original: Wrapper) -> Wrapper:
+    """Skip an actor or critic update when no row of the batch trains: no step, no scheduler, no decay."""
+
+    def update(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
+        return original(self, batch, metrics) if state_of(self).trains else batch
+
+    return update
+
+
+def wrap_legacy_update(host: ModuleType) -> Callable[[Wrapper], Wrapper]:
+    """Return the maker of the same for the legacy trainer, whose updates return their metrics.
+
+    Args:
+        host: The module verl.trainer.ppo.ray_trainer.
+    """
+
+    def make(original: Wrapper) -> Wrapper:
+        def update(self: Any, batch: Any) -> Any:
+            if batch.meta_info.get(NO_SIGNAL):
+                return host.DataProto.from_single_dict(data={}, meta_info={"metrics": {}})
+            return original(self, batch)
+
+        return update
+
+    return make
+
+
+def wrap_v1_metrics(original: Wrapper) -> Wrapper:
+    """Tell verl's reward and advantage metrics which rows of the step were measured."""
+
+    def _compute_metrics(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        state = state_of(self)
+        real = [
+            key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)
+        ]
+        measured_B = np.array([key not in state.masked_keys for key in real], dtype=bool)
+        token = _measured.set(measured_B if state.counts.changed else None)
+        try:
+            return original(self, batch, *args, **kwargs)
+        finally:
+            _measured.reset(token)
+
+    return _compute_metrics
+
+
+def wrap_data_metrics(original: Wrapper) -> Wrapper:
+    """Keep masked rows, and the NaN of a step in which nothing trains, out of verl's data metrics."""
+
+    def compute_data_metrics(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        masked_B = batch.non_tensor_batch.get(MASKED_COLUMN)
+        measured_B = _measured.get() if masked_B is None else ~masked_B.astype(bool)
+        if measured_B is None:
+            return original(batch, *args, **kwargs)
+        ours = batch.meta_info.get(METRICS, {})
+        if not measured_B.any():
+            return dict(ours)
+        metrics = original(batch.select_idxs(measured_B), *args, **kwargs)
+        return {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **ours}
+
+    return compute_data_metrics
+
+
+def wrap_validation(original: Wrapper) -> Wrapper:
+    """Keep masked rows out of validation, and say how many there were."""
+
+    def _val_metrics_update(
+        self: Any, data_sources: Any, sample_uids: Any, infos: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        if not acts(policy_of(self.config.algorithm)):
+            return original(self, data_sources, sample_uids, infos, *args, **kwargs)
+        rewards = np.array(infos.get("reward", np.zeros(len(data_sources))), dtype=np.float64)
+        masked_B = read_rows([columns_as_mappings(infos, len(data_sources))], rewards).masked_B
+        if not masked_B.any():
+            return original(self, data_sources, sample_uids, infos, *args, **kwargs)
+        if kwargs.get("expected_acc_counts"):
+            kwargs["expected_acc_counts"] = _without_masked(
+                kwargs["expected_acc_counts"], data_sources, sample_uids, masked_B
+            )
+        kept = np.flatnonzero(~masked_B).tolist()
+        columns = {
+            name: [values[row] for row in kept]
+            for name, values in infos.items()
+            if name not in VERDICT_FIELDS
+        }
+        metrics = original(
+            self,
+            [data_sources[row] for row in kept],
+            [sample_uids[row] for row in kept],
+            columns,
+            *args,
+            **kwargs,
+        )
+        return {**metrics, PREFIX + "val_masked_pct": 100.0 * float(masked_B.mean())}
+
+    return _val_metrics_update
+
+
+def _without_masked(
+    expected: dict[tuple[str, str], int], data_sources: Any, sample_uids: Any, masked_B: npt.NDArray[np.bool_]
+) -> dict[tuple[str, str], int]:
+    """Lower verl's expected counts: it takes a missing session for a failed one."""
+    lowered = dict(expected)
+    for row in np.flatnonzero(masked_B):
+        key = (str(data_sources[row]), str(sample_uids[row]))
+        if key in lowered:
+            lowered[key] -= 1
+    return lowered
