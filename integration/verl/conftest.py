@@ -1,6 +1,20 @@
-"""Makes the test bed importable (pytest's importlib mode does not)."""
+"""Makes the test bed importable (pytest's importlib mode does not), and one Ray cluster for all tests."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def transfer_queue():
+    """A second cluster in the same process could not be reached."""
+    ray = pytest.importorskip("ray")
+    tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
+    # Logical CPUs: TransferQueue waits for ever when Ray believes that there are only two.
+    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)
+    tq.init()
+    yield tq
+    ray.shutdown()

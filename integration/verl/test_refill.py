@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed in this environment")
-ray = pytest.importorskip("ray")
 tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
 import torch
 from omegaconf import OmegaConf
@@ -20,13 +19,10 @@ COUNTER = itertools.count()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _transfer_queue():
-    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)
-    tq.init()
+def _plugin(transfer_queue):
     samplemask_verl.install()
     yield
     samplemask_verl.uninstall()
-    ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed in this environment")
-ray = pytest.importorskip("ray")
 tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
 import torch
 from omegaconf import OmegaConf
@@ -22,14 +21,10 @@ LENGTHS = (3, 2, 4, 1, 5, 2, 3, 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _transfer_queue():
-    # Logical CPUs: TransferQueue waits for ever when Ray believes that there are only two.
-    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)
-    tq.init()
+def _plugin(transfer_queue):
     samplemask_verl.install()
     yield
     samplemask_verl.uninstall()
-    ray.shutdown()
 
 
 class Trainer(trainer_base.PPOTrainer):
