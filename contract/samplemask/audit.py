@@ -11,7 +11,7 @@ from typing import Any, Final
 from samplemask.cost import training_cost
 from samplemask.errors import ContractError
 from samplemask.ledger import Ledger, Resolved
-from samplemask.quality import Counting, Summary, by_agent, pass_at, summarize, tasks
+from samplemask.quality import Counting, Summary, by_agent, gym_coverage, pass_at, summarize, tasks
 from samplemask.reader import Progress, Reader
 from samplemask.rollouts import RunFiles, find_runs
 from samplemask.safety import safety
@@ -67,6 +67,7 @@ class Audit:
         tasks: Task counts and the worst tasks.
         cost: What the failures did to training.
         safety: What the failures depend on.
+        coverage: Gym's own coverage metrics.
         timeline: Dispositions and rewards in the order of the run.
         limit: From where on losses are an alarm.
         reader: The files and what could not be read in them.
@@ -80,6 +81,7 @@ class Audit:
     tasks: dict[str, Any]
     cost: dict[str, Any]
     safety: dict[str, Any]
+    coverage: dict[str, int]
     timeline: dict[str, Any]
     limit: Limit
     reader: Reader = field(repr=False)
@@ -110,6 +112,7 @@ class Audit:
             "tasks": self.tasks,
             "cost": self.cost,
             "safety": self.safety,
+            "coverage": self.coverage,
             "timeline": self.timeline,
             "rows": {
                 "unattributed": resolved.unattributed,
@@ -185,6 +188,7 @@ def close(ledger: Ledger, reader: Reader, options: Options) -> Audit:
         tasks=tasks(rollouts, ledger),
         cost=training_cost(rollouts),
         safety=safety(rollouts, ledger),
+        coverage=gym_coverage(rollouts),
         timeline=timeline(rollouts),
         limit=options.limit,
         reader=reader,

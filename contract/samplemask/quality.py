@@ -123,6 +123,24 @@ def tasks(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
     }
 
 
+def gym_coverage(rollouts: Rollouts) -> dict[str, int]:
+    """Return Gym's own coverage metrics under their own names; like there, none where nothing is masked.
+
+    Source: NeMo Gym 0.7.0, `reward_profile.py::_coverage_metrics`. Failed rollouts take no part.
+    """
+    present = rollouts[(rollouts["disposition"] == SCORED) | (rollouts["disposition"] == MASKED)]
+    scored_R = present["disposition"] == SCORED
+    if scored_R.all():
+        return {}
+    tasks_measured = [bool(scored_R[rows].any()) for rows in group_rows(present, ("run", "task"))]
+    return {
+        "coverage/measured_rollouts": int(scored_R.sum()),
+        "coverage/masked_rollouts": int((~scored_R).sum()),
+        "coverage/measured_tasks": sum(tasks_measured),
+        "coverage/fully_masked_tasks": len(tasks_measured) - sum(tasks_measured),
+    }
+
+
 def pass_at(rollouts: Rollouts, counting: Counting) -> dict[str, float | None]:
     """Return pass@k: the expected best reward of k attempts at a task, averaged over tasks.
 
