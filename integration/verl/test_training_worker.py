@@ -21,6 +21,19 @@ MODES = [
     ("seq-mean-token-sum-norm", None),
     ("seq-mean-token-sum-norm", 8),
 ]
+POLICY_LOSSES = [
+    "vanilla",
+    "dppo_tv",
+    "dppo_kl",
+    "gspo",
+    "sapo",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "cispo",
+]
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +146,24 @@ def test_a_rank_that_holds_only_excluded_rows_joins_in_and_adds_nothing(alone, p
     outcome = pair.train([made[:4], made[4:]], actor_step(mode, scale, row_count=8, micro_batch=4))
     deleted = alone.train([made[:4]], actor_step(mode, scale, row_count=4, micro_batch=4))
     assert_same(outcome, deleted)
+    assert all(math.isfinite(number) for number in numbers_of(outcome.metrics))
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_micro_batches_made_by_size_too(alone, pair, mode):
+    made = rows()
+    deleted = alone.train([kept(made)], actor_step(mode, None, row_count=4, micro_batch=4))
+    step = actor_step(mode, None, row_count=8, micro_batch=4, dynamic_tokens=40)
+    assert_same(alone.train([made], step), deleted)
+    assert_same(pair.train([made[:4], made[4:]], step), deleted)
+
+
+@pytest.mark.parametrize("policy_loss", POLICY_LOSSES)
+def test_every_policy_loss_of_verl(alone, policy_loss):
+    made = rows()
+    step = actor_step("seq-mean-token-mean", None, 8, micro_batch=8, policy_loss=policy_loss)
+    outcome = alone.train([made], step)
+    assert_same(outcome, alone.train([kept(made)], replace(step, row_count=4, micro_batch=4)))
     assert all(math.isfinite(number) for number in numbers_of(outcome.metrics))
 
 

@@ -50,8 +50,10 @@ class Step:
         micro_batch: Rows of one micro batch on each rank.
         mini_batch: Rows of one mini batch over all ranks; None: all of them.
         loss: Fields of verl's actor or critic config.
+        policy_loss: Name of verl's policy loss.
         marked: Whether the batch carries samplemask's column at all.
         reset: Whether weights and optimizer start afresh.
+        dynamic_tokens: Tokens of one micro batch, when verl is to make them by size; None: by rows.
     """
 
     role: str
@@ -59,8 +61,10 @@ class Step:
     micro_batch: int
     mini_batch: int | None = None
     loss: dict[str, Any] = field(default_factory=dict)
+    policy_loss: str = "vanilla"
     marked: bool = True
     reset: bool = True
+    dynamic_tokens: int | None = None
 
 
 @dataclass
@@ -154,6 +158,8 @@ def _train(rows: list[Row], step: Step) -> Outcome:
         global_batch_size=step.row_count,
         mini_batch_size=step.mini_batch or len(rows) * ranks,
         micro_batch_size_per_gpu=step.micro_batch,
+        use_dynamic_bsz=step.dynamic_tokens is not None,
+        max_token_len_per_gpu=step.dynamic_tokens or 0,
         epochs=1,
         seed=1,
         temperature=1.0,
@@ -248,13 +254,15 @@ def _build(role: str) -> Any:
 
 
 def _loss(step: Step) -> Any:
-    from verl.workers.config import FSDPActorConfig, FSDPCriticConfig
+    from verl.workers.config import FSDPActorConfig, FSDPCriticConfig, PolicyLossConfig
     from verl.workers.utils.losses import ppo_loss, value_loss
 
     sizes = {"ppo_mini_batch_size": 1, "ppo_micro_batch_size_per_gpu": 1}
     if step.role == "critic":
         return partial(value_loss, config=FSDPCriticConfig(strategy="fsdp2", **sizes, **step.loss))
-    return partial(ppo_loss, config=FSDPActorConfig(strategy="fsdp2", rollout_n=1, **sizes, **step.loss))
+    policy_loss = PolicyLossConfig(loss_mode=step.policy_loss, dro_beta=1.0)
+    config = FSDPActorConfig(strategy="fsdp2", rollout_n=1, policy_loss=policy_loss, **sizes, **step.loss)
+    return partial(ppo_loss, config=config)
 
 
 def _batch(rows: list[Row], marked: bool) -> Any:
