@@ -57,7 +57,8 @@ def as_markdown(reports: dict[Treatment, list[Report]]) -> str:
         "",
         "Written by `python -m samplemask.testing verl --write docs/conformance.md`, with verl "
         f"{version('verl')} and torch {version('torch')}. Each estimator ran through verl's own "
-        "`compute_advantage` on the built-in batches of the test kit; ✗ means that a batch was found on which the property does not hold.",
+        "`compute_advantage` on the built-in batches of the test kit; ✗ means that a batch was found on "
+        "which the property does not hold.",
         "",
         "The properties:",
         "",
