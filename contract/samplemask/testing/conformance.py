@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -121,10 +122,41 @@ def check_estimator(
     trial = Trial(estimator, atol, exact, min_valid, group_relative, stock, twin)
     tried = list(conformance_batches() if batches is None else batches)
     left_out = dict(skip) if isinstance(skip, Mapping) else dict.fromkeys(skip, "skipped by the caller")
-    if not sessions:
-        left_out.setdefault("sessions_vote_once", "the estimator does not read sessions")
-    findings = [_finding(each, trial, tried, left_out) for each in PROPERTIES.values()]
-    return Report(name or str(getattr(estimator, "__name__", estimator)), tuple(findings))
+    for missing, property_name, why in (
+        (twin is None, "twins_agree", "no twin was given"),
+        (stock is None, "healthy_batch_unchanged", "no stock estimator was given"),
+        (not group_relative, "thin_group_silent", "the estimator has no groups"),
+        (not sessions, "sessions_vote_once", "the estimator does not read sessions"),
+    ):
+        if missing:
+            left_out.setdefault(property_name, why)
+    return run_properties(
+        name or str(getattr(estimator, "__name__", estimator)), PROPERTIES, trial, tried, left_out
+    )
+
+
+def run_properties(
+    name: str,
+    properties: Mapping[str, Named],
+    trial: Any,
+    batches: Sequence[GrpoBatch],
+    left_out: Mapping[str, str],
+) -> Report:
+    """Try each property on each batch until one fails, and shrink that one.
+
+    Args:
+        name: What is under test.
+        properties: The properties.
+        trial: First argument of their checks.
+        batches: The batches.
+        left_out: Properties that are not tried, with the reason.
+    """
+    findings = []
+    for each in properties.values():
+        reason = left_out.get(each.name)
+        skipped = Finding(each.name, each.says, skipped=reason)
+        findings.append(skipped if reason else _finding(each, trial, batches))
+    return Report(name, tuple(findings))
 
 
 def conformance_batches() -> Iterator[GrpoBatch]:
@@ -145,9 +177,7 @@ def conformance_batches() -> Iterator[GrpoBatch]:
         )
 
 
-def _finding(each: Named, trial: Trial, batches: Sequence[GrpoBatch], left_out: Mapping[str, str]) -> Finding:
-    if reason := left_out.get(each.name) or _why_not(each.name, trial):
-        return Finding(each.name, each.says, skipped=reason)
+def _finding(each: Named, trial: Any, batches: Sequence[GrpoBatch]) -> Finding:
     for batch in batches:
         if _problem(each, trial, batch) is not None:
             smallest = _smallest(each, trial, batch)
@@ -155,17 +185,7 @@ def _finding(each: Named, trial: Trial, batches: Sequence[GrpoBatch], left_out: 
     return Finding(each.name, each.says)
 
 
-def _why_not(name: str, trial: Trial) -> str | None:
-    if name == "twins_agree" and trial.twin is None:
-        return "no twin was given"
-    if name == "healthy_batch_unchanged" and trial.stock is None:
-        return "no stock estimator was given"
-    if name == "thin_group_silent" and not trial.group_relative:
-        return "the estimator has no groups"
-    return None
-
-
-def _problem(each: Named, trial: Trial, batch: GrpoBatch) -> str | None:
+def _problem(each: Named, trial: Any, batch: GrpoBatch) -> str | None:
     """Return what is wrong; an estimator that raises breaks whatever was asked of it."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -175,7 +195,7 @@ def _problem(each: Named, trial: Trial, batch: GrpoBatch) -> str | None:
         return f"raised {type(error).__name__}: {error}"
 
 
-def _smallest(each: Named, trial: Trial, batch: GrpoBatch) -> GrpoBatch:
+def _smallest(each: Named, trial: Any, batch: GrpoBatch) -> GrpoBatch:
     """Delete rows one by one for as long as the property still fails, in the same way."""
     raised = _has_raised(_problem(each, trial, batch))
     row = 0

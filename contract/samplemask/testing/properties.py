@@ -20,7 +20,6 @@ from samplemask.testing.batches import BoolArray, GrpoBatch, padding_rows
 from samplemask.testing.synthetic import Stream
 
 Estimator = Callable[[GrpoBatch], npt.ArrayLike]
-Property = Callable[["Trial", GrpoBatch], "str | None"]
 TRASH = (0.0, 1e6, -1e9, math.nan, math.inf, -math.inf)
 """What masked rows may hold without anybody noticing."""
 
@@ -235,16 +234,17 @@ class Named:
     """A property with its name and its first sentence."""
 
     name: str
-    check: Property
+    check: Callable[[Any, GrpoBatch], str | None]
     says: str
 
 
-def _named(*checks: Property) -> dict[str, Named]:
-    named = [Named(check.__name__, check, (check.__doc__ or "").strip()) for check in checks]
-    return {each.name: each for each in named}
+def named(*checks: Callable[[Any, GrpoBatch], str | None]) -> dict[str, Named]:
+    """Return the properties by the names of their functions."""
+    all_of_them = [Named(check.__name__, check, (check.__doc__ or "").strip()) for check in checks]
+    return {each.name: each for each in all_of_them}
 
 
-PROPERTIES = _named(
+PROPERTIES = named(
     input_unchanged,
     deletion_equivalence,
     masked_rows_are_zero,
