@@ -20,7 +20,7 @@ from samplemask import (
     read_verdict,
     step_metrics,
 )
-from samplemask.audit import audit_files
+from samplemask.audit import Options, audit_files
 from samplemask.quality import Counting
 from samplemask.testing import (
     GrpoBatch,
@@ -186,7 +186,7 @@ def test_an_audit_counts_every_rollout_once(case, example, tmp_path):
         (tmp_path / "run_failures.jsonl").write_text(lines(example["failures"]))
     options = dict(example["options"])
     counting = Counting(options.pop("failed", "zero"), options.pop("missing_as_zero", False))
-    document = audit_files([main], counting=counting, **options).to_json()
+    document = audit_files([main], options=Options(counting=counting, **options)).to_json()
     found = {
         "dispositions": document["dispositions"],
         "unmasked": document["reward"]["unmasked"],
