@@ -15,11 +15,13 @@ import torch
 
 from samplemask.failure_kinds import warn_once
 from samplemask.policy import RowPlan
-from samplemask_verl.config import acts, is_group_relative, policy_for, policy_of
+from samplemask_verl.components import component_statistics
+from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
 from samplemask_verl.verdicts import RowVerdicts, columns_as_mappings, read_rows
+from samplemask_verl.verify import check_unmoved, perturbed
 
 logger = logging.getLogger("samplemask")
 
@@ -48,20 +50,39 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             if "response_mask" not in data.batch.keys():  # noqa: SIM118 - a TensorDict, not a dict
                 data.batch["response_mask"] = host.compute_response_mask(data)
             group_relative = is_group_relative(host.core_algos.get_adv_estimator_fn(adv_estimator))
-            verdicts = _verdicts(data)
-            rows = Rows(_groups(data), _rewards(data))
-            decision = decide(rows, verdicts, policy_for(policy, adv_estimator, group_relative))
-            warn_if_silent(verdicts)
-            if decision.plan.changes_nothing:
-                return original(data, adv_estimator, *args, **kwargs)
-            tokens_B = data.batch["response_mask"].sum(dim=-1).cpu().numpy()
-            decision = with_signal(decision, tokens_B)
-            _estimate(original, data, decision.plan, adv_estimator, args, kwargs)
+            fitted = policy_for(policy, adv_estimator, group_relative)
+
+            def estimate(data: Any, plan: RowPlan) -> None:
+                _estimate(original, data, plan, adv_estimator, args, kwargs)
+
+            with component_statistics(fitted, adv_estimator):
+                decision = _decision(data, fitted)
+                if decision.plan.changes_nothing:
+                    return original(data, adv_estimator, *args, **kwargs)
+                before = perturbed(data, decision.plan) if policy.verify else None
+                estimate(data, decision.plan)
+                if before is not None:
+                    _verify(data, before, decision.plan, fitted, estimate)
             return _excluding(data, decision, policy.denominator)
 
         return compute_advantage
 
     return make
+
+
+def _decision(data: Any, policy: VerlPolicy) -> Decision:
+    verdicts = _verdicts(data)
+    warn_if_silent(verdicts)
+    decision = decide(Rows(_groups(data), _rewards(data)), verdicts, policy)
+    return with_signal(decision, data.batch["response_mask"].sum(dim=-1).cpu().numpy())
+
+
+def _verify(
+    data: Any, other: Any, plan: RowPlan, policy: VerlPolicy, estimate: Callable[[Any, RowPlan], None]
+) -> None:
+    again = _decision(other, policy).plan
+    estimate(other, again)
+    check_unmoved((plan, data.batch["advantages"]), (again, other.batch["advantages"]), "row {}".format)
 
 
 def warn_if_silent(verdicts: RowVerdicts) -> None:

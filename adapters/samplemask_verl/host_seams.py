@@ -17,6 +17,22 @@ COMPUTE_ADVANTAGE = Seam(
     removable_when="verl forwards non_tensor_batch to every estimator and excludes masked rows itself.",
 )
 
+COMPONENT = Seam(
+    module="verl.trainer.ppo.core_algos",
+    attribute="compute_grpo_outcome_advantage",
+    parameters=(
+        "token_level_rewards",
+        "response_mask",
+        "index",
+        "epsilon",
+        "norm_adv_by_std_in_grpo",
+        "config",
+    ),
+    source="verl 0.9.1, verl/trainer/ppo/core_algos.py",
+    why="gdpo: a reward component that was not measured for a row is out of that component's statistics.",
+    removable_when="verl's gdpo accepts missing components.",
+)
+
 LEGACY_METRICS = Seam(
     module=_LEGACY,
     attribute="compute_data_metrics",

@@ -65,12 +65,13 @@ def doctor() -> Iterable[str]:
 
 
 def _patch_legacy(module: ModuleType) -> None:
-    from samplemask_verl import advantage, steps
+    from samplemask_verl import advantage, components, steps
 
     skip = steps.wrap_legacy_update(module)
     _patch(
         [
             (seams.COMPUTE_ADVANTAGE, advantage.wrap_compute_advantage(module)),
+            (seams.COMPONENT, components.wrap_component),
             (seams.LEGACY_METRICS, steps.wrap_data_metrics),
             (seams.LEGACY_START, _checking_policy),
             (seams.LEGACY_UPDATE_ACTOR, skip),

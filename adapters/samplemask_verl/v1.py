@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.refill import GroupVerdict, Judge, judge_groups
 from samplemask_verl.steps import state_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, columns_as_mappings, read_rows, unwrapped
+from samplemask_verl.verify import check_unmoved, other_content
 
 
 def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -37,12 +39,14 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             verdicts = _verdicts(stored)
             warn_if_silent(verdicts)
             decision = _decide(host, self.config.algorithm, batch, stored, verdicts, policy)
-            decision = with_signal(decision, stored["rm_scores"].offsets().diff().numpy())
             state_of(self).add(batch.keys, decision)
             metrics.update(decision.metrics)
             if decision.plan.changes_nothing:
                 return original(self, batch, metrics)
+            trainer = _snapshot(self) if policy.verify else self
             written = _estimate(original, self, batch, metrics, decision.plan)
+            if policy.verify:
+                _verify(host, original, trainer, batch, decision.plan, stored)
             fields = _stage_fields(self.config.algorithm, written)
             return _silence(host, batch, decision.plan, fields, stored, policy.denominator)
 
@@ -106,7 +110,8 @@ def _decide(
     uids = np.array([unwrapped(uid) for uid in stored["uid"]], dtype=object)
     estimator = host.core_algos.get_adv_estimator_fn(algorithm.adv_estimator)
     fitted = policy_for(policy, algorithm.adv_estimator, is_group_relative(estimator))
-    return decide(Rows(uids, _rewards(stored), sessions, order, padding), verdicts, fitted)
+    decision = decide(Rows(uids, _rewards(stored), sessions, order, padding), verdicts, fitted)
+    return with_signal(decision, stored["rm_scores"].offsets().diff().numpy())
 
 
 def _estimate(
@@ -122,6 +127,60 @@ def _estimate(
         return original(trainer, voting, metrics)
     finally:
         decided.reset(token)
+
+
+def _verify(
+    host: ModuleType, original: Callable[..., Any], trainer: Any, batch: Any, plan: RowPlan, stored: Any
+) -> None:
+    """Run the stage again with other rewards in the rows that do not vote, then put theirs back.
+
+    Args:
+        trainer: A copy made before the stage ran: verl's KL controller learns from each run.
+    """
+    if not plan.trains_B.any() or plan.votes_B.all():
+        return
+    silent = [row for row, votes in enumerate(plan.votes_B) if not votes]
+    scores = stored["rm_scores"].unbind()
+    before = _advantages(host, batch, plan)
+    _put_scores(host, batch, silent, [other_content(scores[row]) for row in silent])
+    try:
+        again = _read(host, batch)
+        policy = policy_of(trainer.config.algorithm)
+        decision = _decide(host, trainer.config.algorithm, batch, again, _verdicts(again), policy)
+        _estimate(original, trainer, batch, {}, decision.plan)
+        after = _advantages(host, batch, plan)
+    finally:
+        _put_scores(host, batch, silent, [scores[row] for row in silent])
+    check_unmoved((plan, before), (decision.plan, after), batch.keys.__getitem__)
+
+
+def _snapshot(trainer: Any) -> Any:
+    """Copy a trainer shallowly, with a KL controller of its own."""
+    snapshot = copy(trainer)
+    if hasattr(trainer, "kl_ctrl_in_reward"):
+        snapshot.kl_ctrl_in_reward = copy(trainer.kl_ctrl_in_reward)
+    return snapshot
+
+
+def _advantages(host: ModuleType, batch: Any, plan: RowPlan) -> torch.Tensor:
+    """Return the advantages of all rows, padded; zeros for rows that do not train."""
+    rows = np.flatnonzero(plan.trains_B)
+    keys = [batch.keys[row] for row in rows]
+    stored = host.tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["advantages"])
+    values = stored["advantages"].to_padded_tensor(padding=0.0)
+    advantages = values.new_zeros((len(plan.trains_B), values.shape[1]))
+    advantages[torch.from_numpy(rows)] = values
+    return advantages
+
+
+def _put_scores(host: ModuleType, batch: Any, rows: list[int], scores: list[torch.Tensor]) -> None:
+    host.tq.kv_batch_put(
+        keys=[batch.keys[row] for row in rows],
+        partition_id=batch.partition_id,
+        fields=TensorDict(
+            {"rm_scores": torch.nested.as_nested_tensor(scores, layout=torch.jagged)}, len(rows)
+        ),
+    )
 
 
 def _silence(

@@ -8,13 +8,14 @@ pytest.importorskip("verl", reason="verl is not installed in this environment")
 tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
 import torch
 from omegaconf import OmegaConf
-from verl.trainer.ppo.core_algos import FixedKLController
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdaptiveKLController, FixedKLController
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import samplemask_verl
 from samplemask import ContractError, OutageError
 from samplemask_verl import masked, scored
+from samplemask_verl.verify import VerificationError
 
 COUNTER = itertools.count()
 LENGTHS = (3, 2, 4, 1, 5, 2, 3, 4)
@@ -249,3 +250,37 @@ def test_a_wrong_policy_fails_when_the_trainer_starts():
     config = OmegaConf.create({"algorithm": {"mask_sample": {"acton": "exclude"}}})
     with pytest.raises(ContractError, match=r"algorithm.mask_sample: .*'acton'.*Did you mean 'action'"):
         Trainer(config)
+
+
+def test_verify_changes_nothing_and_puts_the_rewards_back():
+    stage = {"use_kl_in_reward": True, "kl_penalty": "kl"}
+    results = []
+    for verify in (False, True):
+        batch, metrics = put(FOUR, scores=[1.0, 5.0, 0.0, 0.0]), {}
+        made = trainer(mask_sample={"verify": verify}, **stage)
+        made.kl_ctrl_in_reward = AdaptiveKLController(0.1, 0.01, 100)
+        made._compute_advantage(batch, metrics)
+        stored = tq.kv_batch_get(
+            keys=batch.keys, partition_id="train", select_fields=["advantages", "rm_scores", "response_mask"]
+        )
+        rows = [
+            [row.tolist() for row in stored[name].unbind()]
+            for name in ("advantages", "rm_scores", "response_mask")
+        ]
+        results.append((rows, metrics, made.kl_ctrl_in_reward.value))
+    assert results[0] == results[1]
+    assert results[0][0][1][1] == [0.0, 5.0]
+    assert results[0][0][2] == [[1, 1, 1], [0, 0], [1, 1, 1, 1], [1]]
+
+
+def test_verify_finds_an_estimator_that_keeps_state(monkeypatch):
+    calls = []
+
+    def stateful(token_level_rewards, response_mask, index=None, **kwargs):
+        calls.append(1)
+        return token_level_rewards + len(calls), token_level_rewards
+
+    monkeypatch.setitem(ADV_ESTIMATOR_REGISTRY, "stateful", stateful)
+    batch = put(FOUR)
+    with pytest.raises(VerificationError, match=f"{batch.keys[0]}"):
+        trainer("stateful", mask_sample={"verify": True})._compute_advantage(batch, {})
