@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from samplemask.cost import training_cost
 from samplemask.errors import ContractError
-from samplemask.ledger import Ledger, Resolved
+from samplemask.ledger import Ledger
 from samplemask.quality import Counting, Summary, by_agent, gym_coverage, pass_at, summarize, tasks
-from samplemask.reader import Progress, Reader
+from samplemask.reader import Progress, Reader, parts_of
+from samplemask.resolve import Resolved
 from samplemask.rollouts import RunFiles, find_runs
 from samplemask.safety import safety
 from samplemask.timeline import timeline
@@ -45,6 +46,7 @@ class Options:
         limit: From where on losses are an alarm.
         fast: Decode with msgspec; None: if it is installed. The result is the same.
         jobs: Processes that read.
+        one_run: All files are shards of one run: equal indices are the same rollout.
     """
 
     failures_as_zero: Collection[str] = ()
@@ -54,6 +56,7 @@ class Options:
     limit: Limit = Limit()
     fast: bool | None = None
     jobs: int = 1
+    one_run: bool = False
 
 
 @dataclass(slots=True)
@@ -171,8 +174,7 @@ def audit_runs(
     options = options or Options()
     ledger = Ledger()
     reader = Reader(ledger, failures_as_zero=options.failures_as_zero, fast=options.fast)
-    for run in runs:
-        reader.read(run, progress)
+    reader.read_all(parts_of(runs, options.jobs, one_run=options.one_run), options.jobs, progress)
     return close(ledger, reader, options)
 
 

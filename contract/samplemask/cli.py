@@ -88,6 +88,11 @@ def _add_audit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     audit.add_argument(
         "--no-siblings", action="store_true", help="read only the files named, nothing that lies beside them"
     )
+    audit.add_argument(
+        "--one-run",
+        action="store_true",
+        help="the files are shards of one run: equal indices are the same rollout",
+    )
     audit.add_argument("--jobs", type=_at_least(1), default=1, metavar="N", help="processes that read")
     _add_counting(audit.add_argument_group("what counts"))
     _add_checks(audit.add_argument_group("checks, for CI"))
@@ -197,6 +202,7 @@ def _options(options: argparse.Namespace) -> Options:
         omitted=options.omitted,
         limit=Limit(options.max_lost, options.min_rollouts),
         jobs=options.jobs,
+        one_run=options.one_run,
     )
 
 

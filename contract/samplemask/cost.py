@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.ledger import NO_INDEX, SCORED, Rollouts
+from samplemask.columns import NO_INDEX, SCORED, Rollouts
 from samplemask.policy import MaskPolicy, plan_rows
 from samplemask.quality import GROUP, group_rows, mean, that_ran
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import Coverage, Disposition
-from samplemask.ledger import DISPOSITIONS, FAILED, MASKED, NO_INDEX, OMITTED, SCORED, Ledger, Rollouts
+from samplemask.columns import DISPOSITIONS, FAILED, MASKED, NO_INDEX, OMITTED, SCORED, Rollouts
+from samplemask.ledger import Ledger
 
 FloatArray = npt.NDArray[np.float64]
 WORST_TASKS: Final = 20

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from samplemask.ledger import FAILURES, MAIN, Ledger
-from samplemask.rollouts import Line, RunFiles, read_lines
+from samplemask.rollouts import STDIN, Line, Lines, RunFiles, is_compressed
 from samplemask.rows import UnreadableLineError, make_decode, row_of
 
 MAX_LISTED: Final = 100_000
 """Most unreadable lines that are kept with their reasons, over all files; all are counted."""
 
+_PIECE: Final = 1 << 26
+
 Progress = Callable[[int], None]
-"""Called after each line with its length in bytes."""
+"""Called after each line, or piece of a file, with its length in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,69 +34,171 @@ class Problem:
 
 @dataclass(slots=True)
 class FileCount:
-    """What one file held, in lines that are not blank.
+    """What one file held.
 
     Attributes:
         path: The file.
         role: "main", "failures" or "inputs".
+        lines: All lines.
         rows: Lines that were read.
-        unreadable: Lines that were not.
+        unreadable: Lines that were neither read nor blank.
     """
 
     path: str
     role: str
+    lines: int = 0
     rows: int = 0
     unreadable: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or a piece of a large one.
+
+    Attributes:
+        run: Name of the run that it belongs to.
+        role: "main", "failures" or "inputs".
+        path: The file.
+        start: The first byte.
+        stop: The byte after the last one; None: the end of the file.
+        digest: Note what each row's text is, to find its copies in other files.
+    """
+
+    run: str
+    role: str
+    path: Path | str
+    start: int = 0
+    stop: int | None = None
+    digest: bool = False
+
+
 class Reader:
-    """Reads files into a ledger and keeps what it could not read."""
+    """Reads parts into a ledger."""
 
     def __init__(
         self, ledger: Ledger, *, failures_as_zero: Collection[str] = (), fast: bool | None = None
     ) -> None:
+        self.ledger = ledger
         self.files: list[FileCount] = []
         self.problems: list[Problem] = []
         self.conflicts = 0
-        self._ledger = ledger
-        self._decode = make_decode(fast)
         self._failures_as_zero = failures_as_zero
+        self._fast = fast
+        self._decode = make_decode(fast)
 
     @property
     def unreadable(self) -> int:
         """Lines that could not be read."""
         return sum(file.unreadable for file in self.files)
 
-    def read(self, run: RunFiles, progress: Progress | None = None) -> None:
-        """Read the files of one run."""
-        for role, path in run:
-            file = FileCount(str(path), role)
-            self.files.append(file)
-            for line in read_lines(path):
+    def read(self, part: Part, progress: Progress | None = None) -> None:
+        """Read one part after the others."""
+        file = self._file(part)
+        lines = Lines(part.path, part.start, part.stop)
+        for line in lines:
+            try:
                 if line.problem is not None:
-                    self._report(file, line.number, line.problem)
-                    continue
-                try:
-                    self._book(line, file, run.name)
-                except UnreadableLineError as error:
-                    self._report(file, line.number, str(error))
-                if progress is not None:
-                    progress(len(line.text))
+                    raise UnreadableLineError(line.problem)
+                self._book(line, file, part)
+            except UnreadableLineError as error:
+                self._report(file, line.number, str(error))
+            if progress is not None:
+                progress(len(line.text))
+        file.lines += lines.count
 
-    def _book(self, line: Line, file: FileCount, run: str) -> None:
+    def read_all(self, parts: Sequence[Part], jobs: int, progress: Progress | None = None) -> None:
+        """Read parts in several processes; the result is that of reading them one after the other."""
+        if jobs == 1 or len(parts) < 2:
+            for part in parts:
+                self.read(part, progress)
+            return
+        settings = (self._failures_as_zero, self._fast)
+        with ProcessPoolExecutor(jobs) as pool:
+            for part, found in zip(
+                parts, pool.map(_read_alone, ((part, *settings) for part in parts)), strict=True
+            ):
+                self._take_in(part, found)
+                if progress is not None:
+                    progress((part.stop or Path(part.path).stat().st_size) - part.start)
+
+    def _book(self, line: Line, file: FileCount, part: Part) -> None:
         row = row_of(self._decode(line.text), failures_as_zero=self._failures_as_zero)
         if file.role not in (MAIN, FAILURES):
-            self._ledger.expect(row, run=run)
+            self.ledger.expect(row, run=part.run)
         elif row.problem is None or (row.task is not None and row.rollout is not None):
             # A row whose verdict cannot be read still says that its rollout existed: it is unknown.
-            self._ledger.add(row, run=run, role=file.role, line=line.number)
+            digest = zlib.crc32(line.text.strip()) or 1 if part.digest else 0
+            self.ledger.add(row, run=part.run, role=file.role, line=line.number, digest=digest)
         if row.problem is not None and file.role in (MAIN, FAILURES):
             self._report(file, line.number, row.problem)
             return
         file.rows += 1
         self.conflicts += row.verdict is not None and row.verdict.conflict
 
+    def _file(self, part: Part) -> FileCount:
+        last = self.files[-1] if self.files else None
+        if last is None or not part.start:
+            last = FileCount(str(part.path), part.role)
+            self.files.append(last)
+        return last
+
     def _report(self, file: FileCount, number: int, reason: str) -> None:
         file.unreadable += 1
         if len(self.problems) < MAX_LISTED:
             self.problems.append(Problem(file.path, number, reason))
+
+    def _take_in(self, part: Part, found: _Found) -> None:
+        file = self._file(part)
+        self.ledger.take_in(found.ledger, lines_before=file.lines)
+        room = MAX_LISTED - len(self.problems)
+        self.problems += [
+            Problem(problem.file, problem.line + file.lines, problem.reason)
+            for problem in found.problems[:room]
+        ]
+        self.conflicts += found.conflicts
+        for name in ("lines", "rows", "unreadable"):
+            setattr(file, name, getattr(file, name) + getattr(found.file, name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    ledger: Ledger
+    file: FileCount
+    problems: list[Problem]
+    conflicts: int
+
+
+def _read_alone(work: tuple[Part, Collection[str], bool | None]) -> _Found:
+    part, failures_as_zero, fast = work
+    reader = Reader(Ledger(), failures_as_zero=failures_as_zero, fast=fast)
+    reader.read(part)
+    return _Found(reader.ledger, reader.files[0], reader.problems, reader.conflicts)
+
+
+def parts_of(runs: Sequence[RunFiles], jobs: int = 1, *, one_run: bool = False) -> list[Part]:
+    """Return the parts to read, in order.
+
+    Args:
+        runs: The runs.
+        jobs: Processes; with more than one, large plain files are cut into pieces.
+        one_run: The files are shards of one run: equal indices are the same rollout.
+    """
+    folders = Counter(str(Path(run.name).parent) for run in runs if run.main is not None)
+    parts = []
+    for run in runs:
+        digest = not one_run and folders[str(Path(run.name).parent)] > 1
+        for role, path in run:
+            for start, stop in _pieces(path, jobs):
+                parts.append(
+                    Part("" if one_run else run.name, role, path, start, stop, digest and role == MAIN)
+                )
+    return parts
+
+
+def _pieces(path: Path | str, jobs: int) -> Iterator[tuple[int, int | None]]:
+    if jobs == 1 or path == STDIN or is_compressed(path):
+        yield 0, None
+        return
+    size = Path(path).stat().st_size
+    for start in range(0, max(size, 1), _PIECE):
+        yield start, start + _PIECE if start + _PIECE < size else None

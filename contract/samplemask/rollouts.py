@@ -99,32 +99,60 @@ def find_runs(paths: Sequence[str | Path], *, siblings: bool = True) -> list[Run
     return list(runs.values())
 
 
-def read_lines(path: Path | str) -> Iterator[Line]:
-    """Stream the lines of a file, plain, gzip or zstd, told apart by content; blank lines are left out.
+class Lines:
+    """Streams the lines of a file, plain, gzip or zstd, told apart by content; blank lines are left out.
 
     A damaged compressed file ends with a line whose `problem` says so. Nothing is held but one line.
 
-    Raises:
-        ContractError: A zstd file, and no reader for it is installed.
+    Args:
+        path: The file; "-" for standard input.
+        start: For a plain file: begin with the first line that starts at this byte or later.
+        stop: End before the first line that starts at this byte or later; None: at the end.
+
+    Attributes:
+        count: Lines passed so far, blank ones too; they are numbered from 1 at `start`.
     """
-    number = 0
-    with ExitStack() as closing:
-        try:
-            stream = _opened(path, closing)
-            while text := stream.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(text) > MAX_LINE_BYTES:
-                    _skip_line(stream, text)
-                    yield Line(number, b"", f"longer than {MAX_LINE_BYTES:,} bytes")
-                    continue
-                if number == 1 and text.startswith(_BOM):
-                    text = text[len(_BOM) :]
-                if text and not text.isspace():
-                    yield Line(number, text)
-        except ContractError:
-            raise
-        except Exception as error:  # noqa: BLE001 - each decompressor has errors of its own
-            yield Line(number + 1, b"", f"the file is damaged from here on: {error}")
+
+    def __init__(self, path: Path | str, start: int = 0, stop: int | None = None) -> None:
+        self._path = path
+        self._start = start
+        self._stop = stop
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Line]:
+        """Yield each line.
+
+        Raises:
+            ContractError: A zstd file, and no reader for it is installed.
+        """
+        with ExitStack() as closing:
+            try:
+                yield from self._lines(_opened(self._path, closing))
+            except ContractError:
+                raise
+            except Exception as error:  # noqa: BLE001 - each decompressor has errors of its own
+                yield Line(self.count + 1, b"", f"the file is damaged from here on: {error}")
+
+    def _lines(self, stream: IO[bytes]) -> Iterator[Line]:
+        place = self._first_line(stream)
+        while (self._stop is None or place < self._stop) and (text := stream.readline(MAX_LINE_BYTES + 1)):
+            place += len(text)
+            self.count += 1
+            if len(text) > MAX_LINE_BYTES:
+                place += _skip_line(stream, text)
+                yield Line(self.count, b"", f"longer than {MAX_LINE_BYTES:,} bytes")
+                continue
+            if self.count == 1 and not self._start and text.startswith(_BOM):
+                text = text[len(_BOM) :]
+            if text and not text.isspace():
+                yield Line(self.count, text)
+
+    def _first_line(self, stream: IO[bytes]) -> int:
+        if not self._start:
+            return 0
+        stream.seek(self._start - 1)  # one byte early: a newline there means that a line starts at `start`
+        before = stream.readline(MAX_LINE_BYTES)
+        return self._start - 1 + len(before) + _skip_line(stream, before)
 
 
 def is_compressed(path: Path | str) -> bool:
@@ -134,9 +162,13 @@ def is_compressed(path: Path | str) -> bool:
     return start.startswith(_GZIP_MAGIC) or start == _ZSTD_MAGIC
 
 
-def _skip_line(stream: IO[bytes], text: bytes) -> None:
+def _skip_line(stream: IO[bytes], text: bytes) -> int:
+    """Read on to the end of the line that began with `text`; return how many bytes that took."""
+    skipped = 0
     while text and not text.endswith(b"\n"):
         text = stream.readline(MAX_LINE_BYTES)
+        skipped += len(text)
+    return skipped
 
 
 def _opened(path: Path | str, closing: ExitStack) -> IO[bytes]:

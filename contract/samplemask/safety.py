@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.ledger import NO_INDEX, SCORED, Ledger, Rollouts
+from samplemask.columns import NO_INDEX, SCORED, Rollouts
+from samplemask.ledger import Ledger
 from samplemask.quality import GROUP, group_rows, is_lost, mean, that_ran
 from samplemask.timeline import even_bins, progress_of
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.ledger import DISPOSITIONS, SCORED, Rollouts
+from samplemask.columns import DISPOSITIONS, SCORED, Rollouts
 from samplemask.quality import mean, that_ran
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,15 +7,17 @@ import sys
 import types
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import samplemask.rollouts as rollouts
 from samplemask import ContractError
-from samplemask.rollouts import find_runs, read_lines
+from samplemask.rollouts import Lines, find_runs
 from samplemask.rows import UnreadableLineError, decode
 
 
 def lines_of(path):
-    return [(line.number, line.text.strip(), line.problem) for line in read_lines(path)]
+    return [(line.number, line.text.strip(), line.problem) for line in Lines(path)]
 
 
 def file_with(tmp_path, content, name="rollouts.jsonl"):
@@ -92,6 +94,23 @@ def test_a_line_that_never_ends_is_reported_and_the_next_is_read(tmp_path, monke
         (1, b"", "longer than 10 bytes"),
         (2, b'{"a":1}', None),
     ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.binary(max_size=12).map(lambda text: text.replace(b"\n", b"")), max_size=8), st.integers(1, 5)
+)
+def test_pieces_of_a_file_hold_each_line_once(tmp_path_factory, texts, pieces):
+    path = file_with(tmp_path_factory.mktemp("pieces"), b"\n".join(texts))
+    size, whole, found, count = path.stat().st_size, Lines(path), [], 0
+    expected = [(line.number, line.text) for line in whole]
+    cuts = [size * piece // pieces for piece in range(pieces)]
+    for start, stop in zip(cuts, [*cuts[1:], None], strict=True):
+        piece = Lines(path, start, stop)
+        found += [(count + line.number, line.text) for line in piece]
+        count += piece.count
+    assert found == expected
+    assert count == whole.count
 
 
 def test_standard_input_is_read(monkeypatch):

@@ -1,0 +1,120 @@
+"""The compact form of rollouts: one structured array, names as small numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.accounting import Disposition
+
+DISPOSITIONS: Final = tuple(Disposition)
+SCORED, MASKED, FAILED, OMITTED, UNKNOWN = range(5)
+NO_INDEX: Final = -1
+NO_MEASURE: Final = -1
+LARGEST: Final = 2**31 - 1
+
+Rollouts = npt.NDArray[np.void]
+"""Structured array of `COLUMNS`, one row per rollout."""
+
+COLUMNS: Final = np.dtype(
+    [
+        ("run", "i4"),
+        ("task", "i4"),
+        ("rollout", "i4"),
+        ("attempt", "i4"),
+        ("agent", "i4"),
+        ("kind", "i4"),  # -1: none
+        ("line", "u4"),  # 0: the rollout left no row
+        ("main", "?"),  # from the main file, not from a failure sidecar
+        ("disposition", "i1"),  # index into DISPOSITIONS
+        ("reward", "f8"),  # NaN: none
+        ("tokens", "i4"),
+        ("turns", "i4"),
+        ("time", "i8"),  # Unix seconds
+        ("digest", "u4"),  # of the row's text; 0: not taken
+    ]
+)
+EXPECTED: Final = np.dtype([("run", "i4"), ("task", "i4"), ("rollout", "i4"), ("agent", "i4")])
+_CHUNK: Final = 4096
+
+
+class Names:
+    """Gives each distinct name a small number; beyond `limit` names, new ones share one."""
+
+    OTHERS: Final = "(other names)"
+
+    def __init__(self, limit: int = 50_000) -> None:
+        self._codes: dict[Any, int] = {}
+        self._limit = limit
+
+    def code(self, name: Any) -> int:
+        """Return the number of `name`; a new name gets the next one."""
+        code = self._codes.get(name)
+        if code is None:
+            name = name if len(self._codes) < self._limit else self.OTHERS
+            code = self._codes.setdefault(name, len(self._codes))
+        return code
+
+    def all(self) -> list[Any]:
+        """Return the names in the order of their numbers."""
+        return list(self._codes)
+
+    def take_in(self, other: Names) -> npt.NDArray[np.int32]:
+        """Add another's names; return the new number of each."""
+        return np.array([self.code(name) for name in other.all()], dtype=np.int32)
+
+
+class Table:
+    """A structured array that grows by tuples."""
+
+    def __init__(self, columns: np.dtype[np.void]) -> None:
+        self._columns = columns
+        self._chunks: list[npt.NDArray[np.void]] = []
+        self._waiting: list[tuple[Any, ...]] = []
+
+    def append(self, values: tuple[Any, ...]) -> None:
+        """Add one row."""
+        self._waiting.append(values)
+        if len(self._waiting) >= _CHUNK:
+            self._pack()
+
+    def extend(self, rows: npt.NDArray[np.void]) -> None:
+        """Add rows."""
+        self._pack()
+        self._chunks.append(rows)
+
+    def array(self) -> npt.NDArray[np.void]:
+        """Return all rows; the table can grow on."""
+        self._pack()
+        if len(self._chunks) > 1:
+            self._chunks = [np.concatenate(self._chunks)]
+        return self._chunks[0]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks)) + len(self._waiting)
+
+    def _pack(self) -> None:
+        if self._waiting or not self._chunks:
+            self._chunks.append(np.array(self._waiting, dtype=self._columns))
+            self._waiting = []
+
+
+def keys_of(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return task and rollout of each row as one number; both fit into 32 bits."""
+    keys: npt.NDArray[np.int64] = (rows["task"].astype(np.int64) << 32) | (
+        rows["rollout"].astype(np.int64) & 0xFFFFFFFF
+    )
+    return keys
+
+
+def unknown_rows(expected: npt.NDArray[np.void]) -> Rollouts:
+    """Return expected rollouts as rows that left no trace."""
+    rows = np.zeros(len(expected), dtype=COLUMNS)
+    for name in EXPECTED.names or ():
+        rows[name] = expected[name]
+    rows["disposition"], rows["reward"], rows["kind"] = UNKNOWN, np.nan, -1
+    for name in ("tokens", "turns", "time"):
+        rows[name] = NO_MEASURE
+    return rows
