@@ -14,7 +14,13 @@ from samplemask.policy import MaskPolicy
 from samplemask_nemo_rl import decision
 from samplemask_nemo_rl.columns import MASKED, VOTES, judged_by_reward, read_columns
 from samplemask_nemo_rl.decision import DecidedRows, decided_rows, ledger, plan_verdicts, rows_of
-from samplemask_nemo_rl.rows import code_column, prompt_codes, scatter_rows, select_rows
+from samplemask_nemo_rl.rows import (
+    code_column,
+    in_chunks_of_groups,
+    prompt_codes,
+    scatter_rows,
+    select_rows,
+)
 from samplemask_nemo_rl.session import ATTRIBUTE, Session, announce, is_group_relative, session_of
 
 Function = Callable[..., Any]
@@ -68,14 +74,17 @@ def wrap_compute_advantage(original: Function) -> Function:
 
 
 def wrap_statistics_of_components(original: Function) -> Function:
-    """Make the wrapper that keeps unmeasured reward components out of their own statistics."""
+    """Make the wrapper of the estimators' group statistics.
+
+    It keeps unmeasured reward components out of their own statistics, and calls in chunks.
+    """
 
     def calculate_baseline_and_std_per_prompt(
         prompts: Any, rewards: Any, valid_mask: Any, *args: Any, **kwargs: Any
     ) -> Any:
         measured_B = _unmeasured.get().get(id(rewards))
         if measured_B is None:
-            return original(prompts, rewards, valid_mask, *args, **kwargs)
+            return in_chunks_of_groups(original, prompts, rewards, valid_mask, *args, **kwargs)
         rows = measured_B.nonzero().squeeze(1)
         size = len(measured_B)
         chosen = [select_rows(value, rows, size) for value in (prompts, rewards, valid_mask)]

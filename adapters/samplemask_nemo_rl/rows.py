@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import torch
 from samplemask.groups import group_codes
 
 BoolArray = npt.NDArray[np.bool_]
+
+_CHUNK = 512  # rows; below it, the host's function is dominated by its fixed cost per group
 
 
 def select_rows(value: Any, rows: torch.Tensor, size: int) -> Any:
@@ -76,6 +78,44 @@ def prompt_codes(prompt_ids: torch.Tensor) -> npt.NDArray[np.intp]:
 def code_column(codes_B: npt.NDArray[np.intp], like: torch.Tensor) -> torch.Tensor:
     """Return group codes as the matrix (B, 1) that stands for a prompt matrix on its device."""
     return torch.from_numpy(codes_B.astype(np.int64)).unsqueeze(1).to(like.device)
+
+
+def in_chunks_of_groups(
+    statistics: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    groups: torch.Tensor,
+    reward_B: torch.Tensor,
+    valid_B: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call the host's group statistics on a few hundred rows at a time: it compares every row with every group.
+
+    Args:
+        statistics: The host's function of (groups, rewards, valid_mask, ...).
+        groups: int64 (B, 1), group codes.
+        reward_B: (B,) rewards.
+        valid_B: (B,) the host's mask.
+        *args: Passed on, rows selected.
+        **kwargs: Passed on, rows selected.
+
+    Returns:
+        What one call returns, (B,) and (B,), bit for bit: each group is whole and in its order.
+    """
+    size = len(groups)
+    if size <= _CHUNK or groups.shape[1:] != (1,):
+        return statistics(groups, reward_B, valid_B, *args, **kwargs)
+    codes, order = torch.sort(groups[:, 0].cpu(), stable=True)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (codes.diff() != 0).nonzero().squeeze(1) + 1])
+    wanted = torch.arange(0, size, _CHUNK)
+    cuts = [*torch.unique(starts[torch.searchsorted(starts, wanted, right=True) - 1]).tolist(), size]
+    first, second = torch.zeros_like(reward_B), torch.zeros_like(reward_B)
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        rows = order[start:end]
+        chosen = [select_rows(value, rows, size) for value in (groups, reward_B, valid_B, *args)]
+        named = {name: select_rows(value, rows, size) for name, value in kwargs.items()}
+        at = rows.to(reward_B.device)
+        first[at], second[at] = statistics(*chosen, **named)
+    return first, second
 
 
 def message_codes(

@@ -10,7 +10,7 @@ from nemo_rl.models.policy.tq_policy import TQPolicy
 from nemo_rl.models.value.lm_value import Value
 
 
-class Reached(Exception):
+class ReachedError(Exception):
     """The host's own training code was reached."""
 
 
@@ -20,7 +20,7 @@ def without_workers(model_class, monkeypatch):
 
     class Config(dict):
         def __missing__(self, key):
-            raise Reached(key)
+            raise ReachedError(key)
 
     model.cfg = Config()
     return model
@@ -49,9 +49,9 @@ def test_training_is_not_skipped_when_a_row_is_in_the_loss_or_when_evaluating(
 ):
     begin_run()
     model = without_workers(model_class, monkeypatch)
-    with pytest.raises(Reached):
+    with pytest.raises(ReachedError):
         model.train(batch(0.0, 1.0), None)
-    with pytest.raises(Reached):
+    with pytest.raises(ReachedError):
         model.train(batch(0.0, 0.0), None, eval_mode=True)
 
 

@@ -1,4 +1,4 @@
-"""The seams on a real checkout, the stand-ins of the fast tests, and what a user sees when something is off."""
+"""The seams on a real checkout, the launcher, and what a user sees when something is off."""
 
 import importlib
 import inspect
