@@ -22,17 +22,8 @@ MODES = [
     ("seq-mean-token-sum-norm", 8),
 ]
 POLICY_LOSSES = [
-    "vanilla",
-    "dppo_tv",
-    "dppo_kl",
-    "gspo",
-    "sapo",
-    "gpg",
-    "clip_cov",
-    "kl_cov",
-    "geo_mean",
-    "dro",
-    "cispo",
+    *("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg"),
+    *("clip_cov", "kl_cov", "geo_mean", "dro", "cispo"),
 ]
 
 

@@ -42,6 +42,7 @@ def _mini_batch(data) -> dict:
         "loss_mask": _row_sums(data, "loss_mask"),
         "advantages": _row_sums(data, "advantages"),
         "returns": _row_sums(data, "returns"),
+        "reward": _row_sums(data, "rm_scores"),
         "global_batch_size": _plain(data.get("global_batch_size", None)),
     }
 
