@@ -1,4 +1,4 @@
-"""Whole V1 runs of the real verl trainer: groups are replaced, and an environment that stays down ends the run."""
+"""Whole V1 runs of the real verl trainer: groups are replaced; an environment that stays down ends it."""
 
 from collections import Counter
 
