@@ -1,6 +1,7 @@
 """`samplemask demo`: the recorded run, with the reference estimator where there is no verl."""
 
 import importlib.util
+import re
 import sys
 
 import numpy as np
@@ -46,8 +47,8 @@ def test_the_command_prints_the_story_and_writes_it(without_verl, capsys, tmp_pa
     assert main(["demo", "--out", str(tmp_path / "new")]) == 0
     printed = capsys.readouterr().out
     assert "A FAILED ROLLOUT IS NOT A ZERO" in printed
-    assert "   scored           94   73.4%" in printed
-    assert "   13 of 93 measured answers are trained in the wrong direction without samplemask;" in printed
+    assert re.search(r"scored +94 +73.4%", printed)
+    assert "   13 of 93 measured answers are trained in the wrong direction without samplemask." in printed
     assert (tmp_path / "new/demo.txt").read_text() == printed
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from samplemask.errors import ContractError
-from samplemask.rollouts import find_runs, read_lines
+from samplemask.rollouts import Lines, find_runs
 from samplemask.rows import ROLLOUT_INDEX, TASK_INDEX, decode
 from samplemask.testing.batches import GrpoBatch
 from samplemask.verdict import read_verdict
@@ -36,7 +36,7 @@ def read_batch(path: Path) -> GrpoBatch:
     A lost rollout has the reward 0, which is what a trainer that reads rewards alone gets.
     """
     (run,) = find_runs([path])
-    responses = [decode(line.text) for role, file in run if role != "inputs" for line in read_lines(file)]
+    responses = [decode(line.text) for role, file in run if role != "inputs" for line in Lines(file)]
     responses.sort(key=lambda row: (row[TASK_INDEX], row[ROLLOUT_INDEX]))
     verdicts = [read_verdict(response) for response in responses]
     rewards: list[Any] = [0.0 if verdict.mask_sample else verdict.reward for verdict in verdicts]
