@@ -1,6 +1,6 @@
 """Prints what each loss mode of verl does with excluded rows, measured on the real training worker.
 
-python integration/verl/loss_table.py > docs/verl-loss-modes.md
+python integration/verl/loss_table.py docs/verl-loss-modes.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXCLUDED, COUNTED = 1, 2
 
 HEAD = """# Excluded rows in verl's loss modes
 
-Written by `python integration/verl/loss_table.py > docs/verl-loss-modes.md`, with verl {verl} and torch
+Written by `python integration/verl/loss_table.py docs/verl-loss-modes.md`, with verl {verl} and torch
 {torch}: gradient norms of one step of verl's real FSDP2 training worker, 8 rows of which 4 are excluded.
 
 - *deleted*: the same batch without the 4 rows, and with 4 as its row count. This is what is right.
@@ -92,16 +92,16 @@ def norm(outcome: Outcome) -> float:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page to the path that is the first argument."""
     with tempfile.TemporaryDirectory() as folder:
         build_assets(Path(folder))
         workers = Workers(Path(folder) / "model", ranks=1)
-        print(HEAD.format(verl=version("verl"), torch=torch.__version__))
+        lines = [HEAD.format(verl=version("verl"), torch=torch.__version__)]
         for mode, scale in MODES:
             numbers = " | ".join(f"{value:.4f}" for value in norms(workers, mode, scale))
-            print(f"| {mode} | {scale or '–'} | {numbers} |")
+            lines.append(f"| {mode} | {scale or '–'} | {numbers} |")
         workers.close()
-        print(TAIL)
+    Path(sys.argv[1]).write_text("\n".join([*lines, TAIL, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":

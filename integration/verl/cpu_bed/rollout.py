@@ -13,16 +13,16 @@ _NAME = "cpu_bed_server_{rank}"
 
 @ray.remote(num_cpus=0.1)
 class HFServer:
-    """Samples from the model; the n-th answer to a prompt under given weights is always the same."""
+    """Samples from the model; its n-th answer to a prompt under given weights is always the same."""
 
-    def __init__(self, path, max_new_tokens):
+    def __init__(self, path, max_new_tokens, rank):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         self.eos = AutoTokenizer.from_pretrained(path).eos_token_id
         self.max_new_tokens, self.step = max_new_tokens, 0
-        self.asked = Counter()
+        self.rank, self.asked = rank, Counter()
 
     def load(self, state, step):
         tensors = {name: torch.as_tensor(value) for name, value in state.items()}
@@ -57,7 +57,7 @@ class HFServer:
     def _generator(self, prompt_ids):
         prompt = tuple(prompt_ids)
         self.asked[prompt] += 1
-        digest = hashlib.sha256(repr((prompt, self.asked[prompt])).encode()).digest()
+        digest = hashlib.sha256(repr((self.rank, prompt, self.asked[prompt])).encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
     def wake_up(self, *args, **kwargs):
