@@ -46,7 +46,7 @@ def test_a_model_and_its_json_read_the_same(model, reward, flag, kind, reason):
 
 
 @pytest.mark.parametrize("server", EXAMPLES)
-def test_the_response_models_of_gyms_example_servers_read_the_same_as_their_json(server):
+def test_the_own_response_models_of_gyms_example_servers_can_be_read(server):
     app = importlib.import_module(f"resources_servers.{server}.app")
     models = [
         value
