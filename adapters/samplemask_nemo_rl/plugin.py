@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 import wrapt
@@ -67,7 +67,7 @@ def is_active() -> bool:
     return bool(_patches.seams)
 
 
-def doctor() -> Iterable[str]:
+def doctor(overrides: Sequence[str] = ()) -> Iterable[str]:
     """Yield lines about NeMo-RL and each seam; imports NeMo-RL's trainers."""
     try:
         host = _import_host()

@@ -4,7 +4,8 @@ Installed next to verl, it is loaded by verl itself in every process (entry poin
 Importing this package loads neither verl nor torch.
 """
 
-from samplemask_verl.patching import doctor, install, is_active, uninstall
+from samplemask_verl.diagnosis import doctor
+from samplemask_verl.patching import install, is_active, uninstall
 from samplemask_verl.rewards import masked, reward_dict, scored
 
 __all__ = ["doctor", "install", "is_active", "masked", "reward_dict", "scored", "uninstall"]

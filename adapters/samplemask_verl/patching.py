@@ -1,17 +1,16 @@
-"""Puts the adapter into verl and takes it out again: install(), uninstall(), doctor()."""
+"""Puts the adapter into verl and takes it out again."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import os
-from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from samplemask.errors import SeamError
-from samplemask.seams import MakeWrapper, Patches, Seam, seam_status
+from samplemask.seams import MakeWrapper, Patches, Seam
 from samplemask_verl import host_seams as seams
 from samplemask_verl.config import policy_of
 
@@ -44,24 +43,6 @@ def uninstall() -> None:
 def is_active() -> bool:
     """Tell whether verl is patched in this process."""
     return bool(_patches.seams)
-
-
-def doctor() -> Iterable[str]:
-    """Yield lines about verl, the entry point and each seam; imports verl's trainers."""
-    try:
-        yield f"verl {version('verl')}"
-    except PackageNotFoundError:
-        yield "verl: not installed"
-        return
-    policy = os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
-    allowed = policy.lower() == "auto" or "samplemask" in policy.split(",")
-    state = "loaded by verl" if allowed else f"off (VERL_USE_EXTERNAL_PLUGINS={policy})"
-    yield f"entry point verl.plugins: {state}"
-    for seam in _ALL:
-        status = seam_status(seam)
-        yield f"{'active' if status.active else 'NOT ACTIVE'}  {seam.name}"
-        if status.problem:
-            yield f"    {status.problem}"
 
 
 def _patch_legacy(module: ModuleType) -> None:
@@ -115,7 +96,6 @@ HOOKS: dict[str, Callable[[ModuleType], None]] = {  # what to do with a verl mod
     "verl.trainer.ppo.v1.trainer_base": _patch_v1,
     "verl.workers.engine.base": _patch_engine,
 }
-_ALL = tuple(value for value in vars(seams).values() if isinstance(value, Seam))
 
 
 def _patch(wrappers: list[tuple[Seam, MakeWrapper]]) -> None:

@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_audit(commands)
     doctor = commands.add_parser("doctor", help="show which hosts are found and what is active")
+    doctor.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="overrides of a verl run, to see what it would do"
+    )
     doctor.set_defaults(run=_doctor)
     demo = commands.add_parser("demo", help="show what failed rollouts do to training, and without them")
     demo.add_argument("--out", metavar="DIR", help="directory for the picture and the report")
@@ -214,7 +217,7 @@ def _wants_colour() -> bool:
 def _doctor(options: argparse.Namespace) -> int:
     from samplemask.doctor import run_doctor
 
-    return run_doctor()
+    return run_doctor(options.overrides)
 
 
 def _demo(options: argparse.Namespace) -> int:

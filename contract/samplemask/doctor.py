@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import samplemask
@@ -13,13 +13,17 @@ import samplemask
 ADAPTERS: Final = ("samplemask_verl", "samplemask_nemo_rl")
 
 
-def run_doctor() -> int:
-    """Print Python, samplemask and what each adapter says about its host; 1 when an adapter fails."""
+def run_doctor(overrides: Sequence[str] = ()) -> int:
+    """Print Python, samplemask and what each adapter says about its host; 1 when an adapter fails.
+
+    Args:
+        overrides: Overrides of a verl run's command line, to see what that run would do.
+    """
     healthy = True
     print(f"Python {platform.python_version()} on {platform.system()}, samplemask {samplemask.__version__}")
     for name in ADAPTERS:
         try:
-            for line in _lines(name):
+            for line in _lines(name, overrides):
                 print(f"  {line}" if line != name else line)
         except ModuleNotFoundError as error:  # its host is not in this environment: nothing is broken
             print(f"  not usable here: {error}")
@@ -29,14 +33,10 @@ def run_doctor() -> int:
     return 0 if healthy else 1
 
 
-def _lines(name: str) -> Iterator[str]:
-    """Yield what one adapter says: its module `doctor` has a function of that name."""
+def _lines(name: str, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what one adapter says about its host."""
     yield name
     if importlib.util.find_spec(name) is None:
         yield "not installed"
         return
-    module = f"{name}.doctor"
-    if importlib.util.find_spec(module) is None:
-        yield "installed; it has nothing to say"
-        return
-    yield from importlib.import_module(module).doctor()
+    yield from importlib.import_module(name).doctor(overrides)

@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+from samplemask_verl.diagnosis import ALL_SEAMS
+
 pytest.importorskip("verl", reason="verl is not installed in this environment")
 
 
@@ -33,9 +35,10 @@ def test_import_verl_loads_the_plugin_and_both_trainers_are_patched():
         """
     )
     assert result.returncode == 0, result.stderr
-    assert "entry point verl.plugins: loaded by verl" in result.stdout
+    assert "entry point: verl loads it in every process" in result.stdout
     assert "NOT ACTIVE" not in result.stdout
-    assert result.stdout.count("active  verl.") >= 18
+    assert result.stdout.count("  active     verl.") == len(ALL_SEAMS)
+    assert "a run would use algorithm.mask_sample: action='exclude'" in result.stdout
 
 
 def test_import_verl_does_not_pull_in_the_trainers():
@@ -104,3 +107,15 @@ def test_install_and_uninstall_leave_verl_as_it_was():
         """
     )
     assert result.stdout.strip() == "ok", result.stderr
+
+
+def test_doctor_says_what_a_run_would_do_and_why_the_plugin_is_off():
+    def doctor(*overrides, **environment):
+        return run(f"from samplemask.cli import main; main(['doctor', *{overrides}])", **environment).stdout
+
+    assert "action='drop_group'" in doctor("+algorithm.mask_sample.action=drop_group")
+    wrong = doctor("+algorithm.mask_sample.min_valid=0")
+    assert "would STOP AT START: algorithm.mask_sample: min_valid:" in wrong
+    off = doctor(VERL_USE_EXTERNAL_PLUGINS="none")
+    assert "entry point: OFF: VERL_USE_EXTERNAL_PLUGINS=none leaves it out" in off
+    assert "NOT ACTIVE verl.trainer.ppo.ray_trainer.compute_advantage" in off

@@ -1,0 +1,69 @@
+"""`samplemask doctor` for verl: is the plugin loaded, does every seam fit, what would a run do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from samplemask.errors import SampleMaskError
+from samplemask.seams import Seam, seam_status
+from samplemask_verl import host_seams
+from samplemask_verl.config import WHERE, policy_of
+
+ALL_SEAMS = tuple(value for value in vars(host_seams).values() if isinstance(value, Seam))
+CHECKED = ("0.9.1",)
+"""verl versions that integration/verl runs against."""
+
+
+def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
+    """Yield lines about verl in this environment; imports verl's trainers.
+
+    Args:
+        overrides: Overrides of a run's command line, such as "+algorithm.mask_sample.action=exclude".
+    """
+    try:
+        found = version("verl")
+    except PackageNotFoundError:
+        yield "verl is not installed here"
+        return
+    yield f"verl {found}" + ("" if found in CHECKED else f" (checked against {', '.join(CHECKED)})")
+    yield f"entry point: {_entry_point()}"
+    yield from _seams()
+    yield from _policy(overrides)
+
+
+def _entry_point() -> str:
+    """Say whether verl will load the plugin, or why not."""
+    if not any(point.name == "samplemask" for point in entry_points(group="verl.plugins")):
+        return "MISSING: samplemask is importable but not installed; run pip install samplemask[verl]"
+    allowed = os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
+    if allowed.lower() != "auto" and "samplemask" not in [name.strip() for name in allowed.split(",")]:
+        return f"OFF: VERL_USE_EXTERNAL_PLUGINS={allowed} leaves it out"
+    if importlib.util.find_spec("wrapt") is None:
+        return "BROKEN: the package wrapt is missing; run pip install samplemask[verl]"
+    return "verl loads it in every process"
+
+
+def _seams() -> Iterator[str]:
+    statuses = [seam_status(seam) for seam in ALL_SEAMS]
+    active = sum(status.active for status in statuses)
+    yield f"patch points: {active} of {len(statuses)} active in this process"
+    for status in statuses:
+        yield f"  {'active    ' if status.active else 'NOT ACTIVE'} {status.seam.name}"
+        if status.problem:
+            yield f"      {status.problem}"
+
+
+def _policy(overrides: Sequence[str]) -> Iterator[str]:
+    from omegaconf import OmegaConf
+
+    dotlist = [override.lstrip("+~") for override in overrides]
+    config = OmegaConf.from_dotlist(dotlist)
+    try:
+        policy = policy_of(config.get("algorithm"))
+    except SampleMaskError as error:
+        yield f"a run with these overrides would STOP AT START: {error}"
+        return
+    yield f"a run would use {WHERE}: {policy}"
