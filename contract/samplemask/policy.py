@@ -211,7 +211,7 @@ def _dropped(masked_B: BoolArray, codes_B: npt.NDArray[np.intp], count: int, pol
     if policy.action != "drop_group":
         return np.zeros(count, dtype=bool)
     masked_G = np.bincount(codes_B[masked_B], minlength=count)
-    size_G = np.bincount(codes_B, minlength=count)
+    size_G = np.bincount(codes_B)  # no group is empty
     # Divided, not multiplied: 29 of 100 is exactly 0.29, but 0.29 * 100 is less than 29.
     dropped_G: BoolArray = masked_G / size_G > policy.drop_group_above
     return dropped_G

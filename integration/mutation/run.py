@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ARGUED = ROOT / "docs" / "mutants.md"
 CONTRACT = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict")
-SELECTION = ("samplemask_verl/decision", "samplemask_nemo_rl/selection")
+SELECTION = ("samplemask_verl/decision", "samplemask_nemo_rl/decision")
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src"]

@@ -246,3 +246,56 @@ def test_no_counts_are_the_neutral_element_and_publish_nothing():
     counts = StepCounts.of(plan, [1.0, 0.0, 0.0], [None, "cancelled", None])
     assert counts + StepCounts() == counts
     assert StepCounts() + counts == counts
+
+
+def test_a_coverage_that_does_not_add_up_says_what_to_do():
+    with pytest.raises(ContractError) as error:
+        Coverage(scored=2, expected=1)
+    assert str(error.value) == (
+        "Coverage: expected counts of at least 0 that add up to expected=1, found "
+        "{'scored': 2, 'masked': 0, 'failed': 0, 'omitted': 0, 'unknown': -1} (dict). "
+        "Count each rollout once, and expect every rollout that left a row."
+    )
+
+
+def test_rewards_that_do_not_fit_say_what_to_do():
+    with pytest.raises(ContractError) as error:
+        metrics([1, 0], [1])
+    assert str(error.value) == (
+        "reward_B: expected one reward per row, shape (2,), found (1,) (tuple). Sum over tokens first."
+    )
+    with pytest.raises(
+        ContractError, match=r"found \['x', 1\] \(list\)\. Pass numbers; None where there is none\."
+    ):
+        metrics([1, 0], ["x", 1])
+
+
+def test_the_counts_of_a_batch_without_measured_rewards_have_no_mean():
+    counts = StepCounts.of(plan_rows([1, 1], None, MaskPolicy()), [math.nan, math.inf])
+    assert counts.reward == counts.reward_unmasked == (0.0, 0)
+    assert (counts + counts).reward == (0.0, 0)
+
+
+def test_an_ordinary_mean_is_numpys_own():
+    assert metrics([1, *[0] * 6], [1.0] * 7)["reward"] == 1.0
+    assert 7 * [1 / 7] != 7 * [1.0]
+
+
+def test_the_counts_of_two_batches_add_up():
+    drop = MaskPolicy(action="drop_group")
+    one = StepCounts.of(plan_rows([1, 0, 0], ["a", "a", "b"], drop), [0.0, 1.0, 1.0], ["a:x", None, None])
+    other = StepCounts.of(
+        plan_rows([1, 0, 0, 0], ["c", "c", "d", "e"], drop), [0.0] * 4, ["a:x", None, None, None]
+    )
+    both = one + other
+    assert (both.rows, both.masked, both.trained) == (7, 2, 0)
+    assert (both.groups_dropped, both.groups_thin) == (2, 3)
+    assert both.kinds == {"a:x": 2}
+    assert both.reward == pytest.approx((2 / 7, 7))
+    assert both.reward_unmasked == pytest.approx((2 / 5, 5))
+    assert both.metrics()["mask_sample/masked_pct"] == pytest.approx(200 / 7)
+
+
+def test_counts_without_rows_publish_zero_percent():
+    assert StepCounts().metrics() == {}
+    assert StepCounts(changed=True).metrics()["mask_sample/masked_pct"] == 0.0

@@ -166,3 +166,10 @@ def test_integer_arrays_and_lists_agree(ids, scale):
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(2**64 - 5, 2**64 - 1), max_size=20))
 def test_unsigned_arrays_and_lists_agree(ids):
     assert partition(np.array(ids, dtype=np.uint64)) == partition(ids)
+
+
+def test_ids_of_a_users_own_class_are_kept_as_they_are():
+    class Named(str):
+        item = "an attribute that has nothing to do with tensors"
+
+    assert partition([Named("a"), Named("b"), Named("a")]) == [[0, 2], [1]]

@@ -418,3 +418,40 @@ def test_a_configuration_that_is_no_mapping_is_refused(options):
         ContractError, match=r"^a\.b: expected a mapping of policy options, .*a\.b\.action=exclude"
     ):
         MaskPolicy.from_config(options, "a.b")
+
+
+def test_kinds_that_do_not_fit_say_what_was_found_and_what_to_do():
+    with pytest.raises(ContractError) as error:
+        plan([0, 1], None, ["a"])
+    assert str(error.value) == (
+        "kinds_B: expected 2 failure kinds, one str or None per row of masked_B, found ['a'] (list). "
+        "Use None for a row without one."
+    )
+
+
+def test_kinds_of_equal_frequency_stand_in_alphabetical_order():
+    with pytest.raises(OutageError) as error:
+        plan([1, 1, 1], None, ["c:c", "a:a", "b:b"], max_masked_fraction=0.0, outage_min_rows=1)
+    assert list(error.value.kinds) == ["a:a", "b:b", "c:c"]
+
+
+def test_an_error_of_no_single_option_is_the_policys():
+    with pytest.raises(
+        ContractError, match=r"^policy: expected .* cannot be in scored_kinds and in masked_kinds"
+    ):
+        MaskPolicy(scored_kinds=["a:b"], masked_kinds=["a:b"])
+
+
+def test_the_nearest_option_is_suggested():
+    with pytest.raises(
+        ContractError, match=r"^unknown policy option 'outage_min_row'\. Did you mean 'outage_min_rows'\?$"
+    ):
+        MaskPolicy(outage_min_row=3)
+
+
+def test_a_configuration_that_is_no_mapping_is_shown():
+    with pytest.raises(ContractError) as error:
+        MaskPolicy.from_config("exclude", "a.b")
+    assert str(error.value) == (
+        "a.b: expected a mapping of policy options, found 'exclude' (str). Write a.b.action=exclude."
+    )

@@ -316,8 +316,13 @@ def test_a_metrics_flag_is_no_verdict_but_is_reported(caplog, monkeypatch):
     monkeypatch.setattr("samplemask.failure_kinds._reported", set())
     for _ in range(2):
         assert read_verdict({"reward": 1, "metrics": {"mask_sample": True}}) == Verdict(1.0, False)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "metrics.mask_sample" in caplog.text
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "WARNING",
+            "a response has metrics.mask_sample but no mask_sample: it is not part of the contract and masks "
+            "nothing. Copy it to the top level of the verify response. Said once.",
+        )
+    ]
 
 
 def test_a_metrics_flag_beside_a_stated_flag_is_not_reported(caplog, monkeypatch):
@@ -530,3 +535,75 @@ def test_a_mapping_and_its_json_read_the_same(reward, top, nested):
     response = {"reward": reward, "mask_sample": top, "instance_config": {"mask_sample": nested}}
     text = json.dumps(response)
     assert read_verdict(text) == read_verdict(text.encode()) == read_verdict(response)
+
+
+class Tensor:
+    """Like a torch tensor of no dimension: its dtype has no kind."""
+
+    ndim, dtype = 0, object()
+
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+def test_a_zero_dimensional_tensor_is_read_through_its_item():
+    verdict = read_verdict({"reward": Tensor(0.5), "mask_sample": Tensor(True)})
+    assert verdict == Verdict(0.5, True, None, None, ("mask_sample",), False)
+
+
+def test_a_tensor_that_cannot_say_what_it_holds_is_refused():
+    with pytest.raises(ContractError, match=r"^mask_sample"):
+        read_verdict({"reward": 1, "mask_sample": Tensor(RuntimeError("meta tensor"))})
+    with pytest.raises(ContractError, match=r"^reward"):
+        read_verdict({"reward": Tensor(Tensor(1.0))})
+
+
+def test_an_object_that_has_a_dimension_but_no_item_is_refused():
+    class Shape:
+        ndim = 0
+
+    class NoType:
+        ndim = 0
+
+        def item(self):
+            return True
+
+    with pytest.raises(ContractError, match=r"^mask_sample"):
+        read_verdict({"reward": 1, "mask_sample": Shape()})
+    assert read_verdict({"reward": 1, "mask_sample": NoType()}).mask_sample is True
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (
+            {"reward": "x"},
+            "reward: expected a number or null, found 'x' (str). "
+            "Return one number, or mask_sample=True if there is none.",
+        ),
+        (
+            {"reward": 1, "instance_config": 3},
+            "instance_config: expected an object or null, found 3 (int). "
+            "Send it as an object, or leave it out.",
+        ),
+        (
+            {"reward": 1, "failure_kind": 3},
+            "failure_kind: expected a string or null, found 3 (int). Send text, or leave it out.",
+        ),
+        (
+            3,
+            "verify response: expected a mapping, a pydantic model or one JSON object, found 3 (int). "
+            "Pass the response body.",
+        ),
+        ("[]", "verify response: expected one JSON object, found [] (list). Pass one response at a time."),
+    ],
+)
+def test_every_refusal_says_where_expected_found_and_what_to_do(response, message):
+    with pytest.raises(ContractError) as error:
+        read_verdict(response)
+    assert str(error.value) == message
