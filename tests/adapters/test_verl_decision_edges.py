@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 from samplemask import MaskPolicy
-
-pytest.importorskip("wrapt", reason="the verl adapter needs wrapt")
-
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.verdicts import RowVerdicts
 

@@ -216,7 +216,6 @@ def lines(rows: list) -> str:
 
 @pytest.mark.parametrize(("case", "example"), of("verl"))
 def test_verl_columns_read_the_same_in_both_trainers(case, example):
-    pytest.importorskip("wrapt", reason="the verl adapter needs wrapt")
     from samplemask_verl.verdicts import columns_as_mappings, read_rows
 
     rows = len(example["masked"])
