@@ -1,5 +1,6 @@
 """Whatever comes in: a result or a ContractError, never another exception."""
 
+import contextlib
 import json
 import math
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from samplemask import ContractError, MaskPolicy, OutageError, Verdict, plan_rows, read_verdict
 from samplemask.audit import audit_files
 
+INDICES = ["_ng_task_index", "_ng_rollout_index", "_ng_attempt_index"]
 FIELDS = [
     "reward",
     "mask_sample",
@@ -20,27 +22,18 @@ FIELDS = [
     "_ng_failure_class",
     "metrics",
 ]
+WORDS = ["true", "False", "1", "0", "nan", "1e400", "\ud83d"]
+NAMES = st.sampled_from(FIELDS) | st.text()
 SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["true", "False", "1", "0", "nan", "1e400", "\ud83d"])
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(WORDS)
 )
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
 )
-OBJECTS = (
-    VALUES
-    | st.binary(max_size=8)
-    | st.complex_numbers()
-    | st.sampled_from([object(), np.array([1]), np.array("x")])
-)
+ODD = st.sampled_from([object(), np.array([1]), np.array("x"), np.longdouble(1), range(2)])
+OBJECTS = VALUES | st.binary(max_size=8) | st.complex_numbers() | ODD
 RESPONSES = st.dictionaries(st.sampled_from(FIELDS), OBJECTS)
 
 
@@ -48,8 +41,7 @@ def read(response) -> Verdict | None:
     """Read it; None when it is refused. Anything else fails the test."""
     try:
         verdict = read_verdict(response)
-    except ContractError as error:
-        assert str(error)
+    except ContractError:
         return None
     assert verdict.reward is None or math.isfinite(verdict.reward)
     assert verdict.mask_sample == bool(verdict.sources)
@@ -108,34 +100,24 @@ def test_any_cut_of_a_json_object(response, data):
 def test_any_rows(masked, groups, kinds):
     try:
         plan = plan_rows(masked, groups, MaskPolicy(), kinds)
-    except ContractError as error:
-        assert str(error)
-    else:
-        assert plan.trains_B.shape == plan.votes_B.shape == plan.masked_B.shape
+    except ContractError:
+        return
+    assert plan.trains_B.shape == plan.votes_B.shape == plan.masked_B.shape
 
 
-@given(
-    st.dictionaries(st.sampled_from(list(MaskPolicy.model_fields)) | st.text(max_size=5), OBJECTS, max_size=3)
-)
+OPTIONS = st.sampled_from(list(MaskPolicy.model_fields)) | st.text(max_size=5)
+
+
+@given(st.dictionaries(OPTIONS, OBJECTS, max_size=3))
 def test_any_policy_options(options):
-    try:
-        policy = MaskPolicy.from_config(options, "here")
-    except ContractError as error:
-        assert str(error).startswith("here: ")
-    else:
-        try:
-            plan_rows([True] * 60, None, policy, [None] * 60)
-        except OutageError as error:
-            assert error.masked == 60
+    with contextlib.suppress(ContractError, OutageError):
+        plan = plan_rows([True] * 60, None, MaskPolicy.from_config(options, "here"), [None] * 60)
+        assert plan.masked_B.all()
 
 
 LINES = st.lists(
     st.binary(max_size=40)
-    | st.dictionaries(
-        st.sampled_from([*FIELDS, "_ng_task_index", "_ng_rollout_index", "_ng_attempt_index"]),
-        VALUES,
-        max_size=5,
-    ).map(lambda row: json.dumps(row).encode()),
+    | st.dictionaries(st.sampled_from(FIELDS + INDICES), VALUES, max_size=5).map(json.dumps).map(str.encode),
     max_size=6,
 )
 
