@@ -9,6 +9,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(
 PYTHON313 ?= $(shell command -v python3.13)
 
 CORE := .venvs/core
+DOCS := .venvs/docs
 VERL := .venvs/verl
 GYM := .venvs/gym
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -16,7 +17,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
 PYTEST := -m pytest -q
 
-.PHONY: help demo test lint unit integration-verl integration-gym integration-nemo-rl integration build clean
+.PHONY: help demo test lint unit docs integration-verl integration-gym integration-nemo-rl integration build clean
 
 help:  ## Show this help
 	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -24,7 +25,7 @@ help:  ## Show this help
 demo: $(VERL)/.ready  ## Show the main job: what failed rollouts do to real verl GRPO, and without them
 	$(VERL)/bin/samplemask demo --out demo-out
 
-test: lint unit integration-verl integration-gym integration-nemo-rl build  ## Run everything that CI runs
+test: lint unit docs integration-verl integration-gym integration-nemo-rl build  ## Run everything that CI runs
 
 lint: $(CORE)/.ready  ## Lint, format and type checks
 	$(CORE)/bin/ruff check .
@@ -33,6 +34,10 @@ lint: $(CORE)/.ready  ## Lint, format and type checks
 
 unit: $(CORE)/.ready  ## Fast tests: no trainer, no network
 	$(CORE)/bin/python $(PYTEST) tests
+
+docs: $(DOCS)/.ready  ## Build the guide strictly into .venvs/site: links, anchors, nothing from elsewhere
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	$(DOCS)/bin/python docs/_tools/check_site.py .venvs/site
 
 integration-verl: $(VERL)/.ready  ## Tests against the real verl
 	$(VERL)/bin/python $(PYTEST) -m "not slow" integration/verl
@@ -62,6 +67,12 @@ $(CORE)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(CORE)
 	$(CORE)/bin/python $(PIP_INSTALL) --upgrade "pip>=25.1" $(QUIET)
 	$(CORE)/bin/python $(PIP_INSTALL) -e ".[verl]" --group dev $(QUIET)
+	touch $@
+
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python $(PIP_INSTALL) --upgrade "pip>=25.1" $(QUIET)
+	$(DOCS)/bin/python $(PIP_INSTALL) --group docs $(QUIET)
 	touch $@
 
 $(VERL)/.ready: pyproject.toml integration/verl/requirements.txt

@@ -1,0 +1,52 @@
+"""mkdocs hook: pages that are not written yet leave no broken link behind."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+\.md)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """Leave pages that are still to come, and that are not there, out of the navigation."""
+    config.nav = _without(config.nav, set(_missing(config)))
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Turn links to pages that are still to come into plain text."""
+    return unlinked(markdown, page.file.src_uri, set(_missing(config)))
+
+
+def unlinked(markdown: str, page: str, missing: set[str]) -> str:
+    """Return the page's text without the links to `missing` pages.
+
+    Args:
+        markdown: The text.
+        page: The page's path in docs/, to which links are relative.
+        missing: Paths in docs/.
+    """
+
+    def replace(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[2]))
+        return link[1] if target in missing else link[0]
+
+    return _LINK.sub(replace, markdown)
+
+
+def _missing(config: Any) -> list[str]:
+    docs = Path(config.docs_dir)
+    return [page for page in config.extra["pages_to_come"] if not (docs / page).is_file()]
+
+
+def _without(nav: Any, missing: set[str]) -> Any:
+    if isinstance(nav, list):
+        kept = [_without(entry, missing) for entry in nav]
+        return [entry for entry in kept if entry]
+    if isinstance(nav, dict):
+        entries = {title: _without(entry, missing) for title, entry in nav.items()}
+        return {title: entry for title, entry in entries.items() if entry}
+    return None if nav in missing else nav

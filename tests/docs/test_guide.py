@@ -1,0 +1,68 @@
+"""The guide: its tables are what the code says, its Python runs, its site loads nothing from elsewhere."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+tables, hook, check_site = (
+    runpy.run_path(str(DOCS / "_tools" / f"{name}.py")) for name in ("tables", "hook", "check_site")
+)
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+HOST_PAGES = {"nemo-rl.md", "add-a-host.md"}
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_are_what_the_code_says(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    if "seams of samplemask_nemo_rl" in text:
+        pytest.importorskip("wrapt")
+    assert tables["current"](text) == text, "run: python docs/_tools/tables.py"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in HOST_PAGES])
+def test_the_python_of_a_page_runs_from_top_to_bottom(page):
+    namespace = {}
+    for block in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+        exec(compile(block, page, "exec"), namespace)
+
+
+def test_a_table_that_nobody_knows_is_left_to_its_own_command():
+    text = "<!-- table: worked group -->\n\n| a |\n\n<!-- end of table -->"
+    assert tables["current"](text) == text
+    assert tables["with_table"](text, "worked group", "| b |") == text.replace("| a |", "| b |")
+
+
+def test_an_edited_table_is_found_and_mended():
+    text = "<!-- table: failure kinds -->\n\nold\n\n<!-- end of table -->"
+    mended = tables["current"](text)
+    assert "`session_lost`" in mended
+    assert tables["current"](mended) == mended
+
+
+def test_the_options_of_a_subclass_are_only_its_own():
+    table = tables["options_table"]("samplemask_verl.config.VerlPolicy")
+    assert [line.split("`")[1] for line in table.splitlines()[2:]] == ["denominator", "max_refills", "verify"]
+
+
+def test_links_to_pages_to_come_become_text_and_others_stay():
+    text = "[a](../audit.md#schema), [b](verl.md)"
+    assert hook["unlinked"](text, "start/verl.md", {"audit.md"}) == "a, [b](verl.md)"
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ('<script src="https://elsewhere.example/a.js"></script>', 1),
+        ('<link rel="stylesheet" href="//elsewhere.example/a.css">', 1),
+        ('<a href="http://github.com/x">', 1),
+        ('<a href="https://elsewhere.example/x">', 1),
+        ('<script src="assets/a.js"></script><a href="https://github.com/x"><a href="verl.html#y">', 0),
+    ],
+)
+def test_a_site_that_loads_or_links_elsewhere_is_refused(html, found):
+    assert len(list(check_site["problems"](html))) == found
