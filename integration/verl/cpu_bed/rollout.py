@@ -70,7 +70,9 @@ class HFServer:
 class HFReplica(RolloutReplica):
     async def launch_servers(self):
         name = _NAME.format(rank=self.replica_rank)
-        server = HFServer.options(name=name).remote(self.model_config["path"], self.config.response_length)
+        server = HFServer.options(name=name).remote(
+            self.model_config["path"], self.config.response_length, self.replica_rank
+        )
         self.servers = [server]
         self._server_handle, self._server_address = server, name
 
