@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def in_chunks_of_groups(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Call the host's group statistics on a few hundred rows at a time: it compares every row with every group.
+    """Call the host's group statistics on a few hundred rows at a time: it compares all rows with all groups.
 
     Args:
         statistics: The host's function of (groups, rewards, valid_mask, ...).
@@ -109,7 +110,7 @@ def in_chunks_of_groups(
     wanted = torch.arange(0, size, _CHUNK)
     cuts = [*torch.unique(starts[torch.searchsorted(starts, wanted, right=True) - 1]).tolist(), size]
     first, second = torch.zeros_like(reward_B), torch.zeros_like(reward_B)
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         rows = order[start:end]
         chosen = [select_rows(value, rows, size) for value in (groups, reward_B, valid_B, *args)]
         named = {name: select_rows(value, rows, size) for name, value in kwargs.items()}
