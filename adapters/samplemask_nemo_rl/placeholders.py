@@ -51,13 +51,15 @@ def adopt_prompts(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> 
         results: NeMo-RL's results of the Gym, one a row.
         keys: One key a row; rows with equal keys have the same prompt.
     """
+    if not any(_is_placeholder(result) for result in results):
+        return
     prompts = {
         key: result["input_message_log"][0]["token_ids"]
         for key, result in zip(keys, results, strict=True)
-        if not result["full_result"].get(MARK)
+        if not _is_placeholder(result)
     }
     for key, result in zip(keys, results, strict=True):
-        if result["full_result"].get(MARK) and key in prompts:
+        if _is_placeholder(result) and key in prompts:
             for log in (result["message_log"], result["input_message_log"]):
                 log[0]["token_ids"] = torch.as_tensor(prompts[key]).clone()
 
@@ -67,6 +69,10 @@ def prompt_key(nemo_gym_row: Mapping[str, Any]) -> str:
     task = nemo_gym_row.get("_ng_task_index")
     sent = (nemo_gym_row.get("responses_create_params") or {}).get("input")
     return json.dumps([task, sent], sort_keys=True, default=str)
+
+
+def _is_placeholder(result: Mapping[str, Any]) -> bool:
+    return MARK in (result.get("full_result") or {})
 
 
 def _prompt_ids(nemo_gym_result: Mapping[str, Any], tokenizer: Any) -> list[int]:

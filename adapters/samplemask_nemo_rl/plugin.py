@@ -9,10 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-import wrapt
-
 from samplemask.errors import SeamError
-from samplemask.seams import MakeWrapper, Patches, Seam, seam_status
+from samplemask.seams import MakeWrapper, Patches, Seam, SeamStatus, seam_status
 from samplemask_nemo_rl import host_seams as seams
 
 logger = logging.getLogger("samplemask")
@@ -42,6 +40,8 @@ def install_in_worker() -> None:
     The trainers' loops and the actors' own methods are not patched here: the loops run in the
     driver, and Ray sends an actor's class to its worker by value, as the driver patched it.
     """
+    import wrapt
+
     for name, pairs in worker_pairs().items():
 
         def hook(module: ModuleType, pairs: Pairs = pairs) -> None:
@@ -79,9 +79,15 @@ def doctor(overrides: Sequence[str] = ()) -> Iterable[str]:
     yield f"checked against commit {seams.CHECKED}"
     for seam in all_seams():
         status = seam_status(seam)
-        yield f"{'active' if status.active else 'NOT ACTIVE'}  {seam.name}"
+        yield f"{_state(status)}  {seam.name}"
         if status.problem:
             yield f"    {status.problem}"
+
+
+def _state(status: SeamStatus) -> str:
+    if status.active:
+        return "active"
+    return "PROBLEM" if status.problem else "fits, not active in this process"
 
 
 def all_seams() -> list[Seam]:

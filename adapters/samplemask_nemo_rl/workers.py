@@ -45,11 +45,9 @@ def worker_hook(earlier: Function | str | None) -> Function:
         elif earlier is not None:
             earlier()
         try:
-            plugin = importlib.import_module("samplemask_nemo_rl.plugin")
+            importlib.import_module("samplemask_nemo_rl.plugin").install_in_worker()
         except ImportError as error:
             logging.getLogger("samplemask").warning("samplemask is not active in this worker: %s", error)
-            return
-        plugin.install_in_worker()
 
     hook.__module__ = "__main__"  # cloudpickle sends functions of __main__ by value
     return hook

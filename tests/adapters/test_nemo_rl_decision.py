@@ -1,0 +1,200 @@
+"""Verdicts as columns, the session of a run, a batch decided: on stand-ins, no host."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed here")
+import nemo_rl_standins as host
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samplemask import ContractError, MaskPolicy, OutageError
+from samplemask_nemo_rl.columns import DETAILS, MASKED, VOTES, read_columns, read_results, write_columns
+from samplemask_nemo_rl.decision import decide, ledger
+from samplemask_nemo_rl.session import Session, session_of
+
+
+@pytest.fixture(autouse=True)
+def _empty_ledger():
+    ledger.publish()
+    yield
+    ledger.publish()
+
+
+def config(mask_sample=None, env=None, algorithm="grpo"):
+    estimator = {} if mask_sample is None else {"mask_sample": mask_sample}
+    return SimpleNamespace(**{algorithm: SimpleNamespace(adv_estimator=estimator), "env": env or {}})
+
+
+def session(**options):
+    return Session(MaskPolicy(**options), "here")
+
+
+def batch(results, prompts=None, rewards=None):
+    """A rollout batch of these verify responses; all rows of one prompt unless `prompts` says otherwise."""
+    size = len(results)
+    columns = {
+        "total_reward": torch.tensor(rewards or [float(each.get("reward") or 0.0) for each in results]),
+        "loss_multiplier": torch.ones(size),
+        "prompt_ids_for_adv": torch.tensor([[prompt] for prompt in prompts or [0] * size]),
+    }
+    write_columns(columns, read_results(results))
+    return columns
+
+
+def responses(masked, **fields):
+    return [{"reward": 1.0, "mask_sample": bool(flag), **(fields if flag else {})} for flag in masked]
+
+
+texts = st.none() | st.text(min_size=1, max_size=30).map(lambda kind: f"server:{kind}")
+
+
+@given(st.lists(st.tuples(st.booleans(), texts), min_size=1, max_size=8))
+def test_verdicts_survive_the_way_through_columns(rows):
+    results = [{"reward": 1.0, "mask_sample": flag, "failure_kind": kind} for flag, kind in rows]
+    written = read_results(results)
+    columns = {}
+    write_columns(columns, written)
+    found = read_columns({name: column[torch.arange(len(rows))] for name, column in columns.items()})
+    assert found.masked_B.tolist() == written.masked_B.tolist()
+    assert [kind and kind.rstrip("\0") for kind in written.kinds_B] == found.kinds_B
+
+
+def test_a_column_that_nemo_rl_wrote_itself_is_enough():
+    found = read_columns({MASKED: [True, False]})
+    assert found.masked_B.tolist() == [True, False]
+    assert found.kinds_B == [None, None]
+    assert read_columns({}) is None
+
+
+def test_a_response_without_any_verdict_field_states_nothing():
+    assert read_results([{"reward": 1.0}, {"reward": 1.0, "mask_sample": False}]).stated_B.tolist() == [
+        False,
+        True,
+    ]
+
+
+def test_the_policy_comes_from_the_estimators_section_of_grpo_or_ppo():
+    estimator = host.GRPOAdvantageEstimator()
+    assert session_of(config({"min_valid": 3}), estimator).policy.min_valid == 3
+    assert session_of(config(algorithm="ppo"), host.RawRewardAdvantageEstimator()).where.startswith("ppo.")
+
+
+def test_min_valid_counts_only_where_an_estimator_compares_a_group():
+    assert session_of(config(), host.GRPOAdvantageEstimator()).policy.min_valid == 2
+    assert session_of(config(), host.RawRewardAdvantageEstimator()).policy.min_valid == 1
+    assert session_of(config(), SimpleNamespace(minus_baseline=False)).policy.min_valid == 1
+    assert session_of(config(), SimpleNamespace(minus_baseline=True)).policy.min_valid == 2
+
+
+def test_the_hosts_switch_turns_everything_off():
+    made = session_of(config(env={"should_mask_flagged_samples": False}), host.GRPOAdvantageEstimator())
+    assert made.switched_off
+    assert made.policy.action == "ignore"
+
+
+def test_a_policy_that_masks_by_kind_contradicts_the_switch():
+    with pytest.raises(ContractError, match="should_mask_flagged_samples"):
+        session_of(
+            config({"masked_kinds": ["judge_failed"]}, {"should_mask_flagged_samples": False}),
+            host.GRPOAdvantageEstimator(),
+        )
+
+
+def test_a_decided_batch_has_no_loss_where_a_row_is_masked_and_says_who_votes():
+    data = batch(responses([0, 1, 0, 0]))
+    decided = decide(data, session())
+    assert data["loss_multiplier"].tolist() == [1, 0, 1, 1]
+    assert data[VOTES].tolist() == decided.votes_B.tolist() == [True, False, True, True]
+
+
+def test_a_batch_is_decided_once():
+    data = batch(responses([0, 1, 0, 0]))
+    decide(data, session())
+    again = decide(data, session(action="ignore"))
+    assert again.trains_B.tolist() == [True, False, True, True]
+    assert ledger.publish()["mask_sample/masked_pct"] == 25.0
+
+
+def test_the_hosts_own_exclusion_is_kept_and_does_not_cost_the_vote():
+    data = batch(responses([0, 1, 0, 0]))
+    data["loss_multiplier"][3] = 0.0
+    decide(data, session())
+    assert data["loss_multiplier"].tolist() == [1, 0, 1, 0]
+    assert data[VOTES].tolist() == [True, False, True, True]
+
+
+def test_rows_of_a_thin_group_neither_vote_nor_train():
+    data = batch(responses([1, 0, 0, 0]), prompts=[0, 0, 1, 1])
+    decide(data, session())
+    assert data["loss_multiplier"].tolist() == [0, 0, 1, 1]
+    assert data[VOTES].tolist() == [False, False, True, True]
+    assert ledger.publish()["mask_sample/groups_thin"] == 1.0
+
+
+@pytest.mark.parametrize("action", ["ignore", "loss_multiplier", "exclude"])
+def test_a_row_without_a_reward_never_votes_and_never_trains(action):
+    data = batch([{"reward": 1.0}, {"reward": None}, {"reward": 0.0}, {"reward": 0.0}])
+    decided = decide(data, session(action=action))
+    assert decided.votes_B.tolist() == decided.trains_B.tolist() == [True, False, True, True]
+
+
+def test_a_kind_cannot_score_a_row_that_has_no_reward():
+    lost = {"reward": None, "mask_sample": True, "failure_kind": "session_lost"}
+    data = batch([{"reward": 1.0}, lost, {"reward": 0.0}])
+    assert decide(data, session(scored_kinds={"session_lost"})).trains_B.tolist() == [True, False, True]
+
+
+def test_a_reward_that_is_not_a_number_masks_its_row_and_is_counted_as_that():
+    data = batch(responses([0, 0, 0]), rewards=[1.0, float("nan"), 0.0])
+    assert decide(data, session()).trains_B.tolist() == [True, False, True]
+    assert ledger.publish()["mask_sample/kind/samplemask:reward_not_finite"] == 1.0
+
+
+def test_an_outage_is_raised_with_its_kinds():
+    data = batch(responses([1, 1, 0, 0], failure_kind="session_lost"))
+    with pytest.raises(OutageError, match="session_lost: 2"):
+        decide(data, session(max_masked_fraction=0.25, outage_min_rows=4))
+
+
+def test_a_batch_without_verdicts_is_left_alone_and_without_a_run_nothing_is_decided():
+    data = {"loss_multiplier": torch.ones(2), "total_reward": torch.ones(2)}
+    assert decide(data, session()) is None
+    assert decide(batch(responses([1, 0])), None) is None
+    assert data.keys() == {"loss_multiplier", "total_reward"}
+
+
+def test_rollouts_that_arrive_unread_are_reported(caplog):
+    import samplemask.failure_kinds as kinds
+
+    kinds._reported.discard("nemo_rl:not read")
+    decide({"agent_ref": [{}], "loss_multiplier": torch.ones(1)}, session())
+    assert "not installed in the process that ran them" in caplog.text
+
+
+def test_several_generated_batches_of_one_step_are_published_together():
+    for flags in ([1, 1, 0, 0], [0, 0, 0, 0]):
+        decide(batch(responses(flags, failure_kind="session_lost")), session())
+    ledger.count_trained(4)
+    metrics = ledger.publish()
+    assert metrics["mask_sample/masked_pct"] == 25.0
+    assert metrics["mask_sample/rows_trained"] == 4.0
+    assert ledger.publish() == {}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=20),
+    st.randoms(use_true_random=False),
+)
+def test_the_decision_does_not_depend_on_the_order_of_rows(rows, random):
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    data, shuffled = (
+        batch(responses([row[1] for row in some]), [row[0] for row in some])
+        for some in (rows, [rows[index] for index in order])
+    )
+    first, second = decide(data, session()), decide(shuffled, session())
+    assert np.array_equal(first.votes_B[order], second.votes_B)
+    assert DETAILS in data
