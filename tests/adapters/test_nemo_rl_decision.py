@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed here")
+pytest.importorskip("torch", reason="torch is not installed here")
 import nemo_rl_standins as host
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed here")
+pytest.importorskip("torch", reason="torch is not installed here")
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from nemo_rl_standins import calculate_baseline_and_std_per_prompt as statistics

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed here")
+pytest.importorskip("torch", reason="torch is not installed here")
 import nemo_rl_standins as host
+import torch
 
 from samplemask_nemo_rl import estimators, loops, rollouts
 from samplemask_nemo_rl.columns import MASKED, VOTES, read_columns
@@ -29,14 +30,13 @@ def _clean():
 def advantages(estimator, rewards, flags, mask=None, prompts=None, **batch):
     compute = estimators.wrap_compute_advantage(type(estimator).compute_advantage)
     size = len(rewards)
-    result = compute(
+    return compute(
         estimator,
         torch.tensor([[prompt] for prompt in prompts or [0] * size]),
         torch.tensor(rewards),
         torch.ones(size, 1) if mask is None else torch.tensor(mask).unsqueeze(1),
         repeated_batch={MASKED: torch.tensor(flags), **batch} if flags is not None else None,
     )
-    return result
 
 
 # Rewards, masked rows and expected advantages: group mean as baseline. The kinds of report that the
@@ -156,10 +156,9 @@ def test_a_run_reads_its_policy_when_its_estimator_is_made():
 
 def arrive(flags, rewards, **options):
     """Let a batch arrive at a synchronous loop."""
+    from samplemask import MaskPolicy
     from samplemask_nemo_rl.columns import read_results, write_columns
     from samplemask_nemo_rl.session import Session
-
-    from samplemask import MaskPolicy
 
     estimators.Process.session = Session(MaskPolicy(**options), "here")
     responses = [{"reward": reward, "mask_sample": flag} for flag, reward in zip(flags, rewards, strict=True)]

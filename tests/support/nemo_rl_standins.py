@@ -51,7 +51,8 @@ def _postprocess_single_nemo_gym_group(
 ):  # fmt: skip
     """Build a batch of rewards from the Gym's results."""
     rewards = torch.tensor([float(result["full_result"]["reward"]) for result in results])
-    return type("Group", (), {"final_batch": {"total_reward": rewards, "loss_multiplier": torch.ones(len(results))}})
+    batch = {"total_reward": rewards, "loss_multiplier": torch.ones(len(results))}
+    return type("Group", (), {"final_batch": batch})
 
 
 def record_to_train_batch(record, *, pad_value_dict):
