@@ -16,6 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 ARGUED = ROOT / "docs" / "mutants.md"
 CONTRACT = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict")
 SELECTION = ("samplemask_verl/decision", "samplemask_nemo_rl/decision")
+TESTS = (
+    *(f"tests/contract/test_{name}.py" for name in CONTRACT),
+    "tests/contract/test_policy_invariants.py",
+    "tests/contract/test_policy_options.py",
+    "tests/contract/test_policy_outage.py",
+    "tests/contract/test_seams_problems.py",
+    "tests/contract/test_verdict_json.py",
+    "tests/contract/test_verdict_models.py",
+    "tests/contract/test_verdict_rewards.py",
+    "tests/adapters/test_verl_decision.py",
+    "tests/adapters/test_verl_decision_edges.py",
+)
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src"]
@@ -25,6 +37,7 @@ pytest_add_cli_args = ["-p", "no:cacheprovider"]
 
 [tool.pytest.ini_options]
 addopts = ["--import-mode=importlib"]
+pythonpath = ["tests/support"]
 filterwarnings = ["error"]
 """
 
@@ -81,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="scratch folder; emptied first")
     parser.add_argument("--only", nargs="*", default=[], help="files to mutate, such as policy")
-    parser.add_argument("--tests", nargs="*", default=["tests/contract", "tests/adapters"])
+    parser.add_argument("--tests", nargs="*", default=TESTS)
     parser.add_argument("--jobs", default="1")
     options = parser.parse_args()
     names = [f"samplemask/{name}" for name in CONTRACT] + list(SELECTION)

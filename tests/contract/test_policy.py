@@ -1,15 +1,14 @@
 """Who trains and who votes: every rule of the policy, with hand-written plans."""
 
-import pickle
-
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from samplemask import ContractError, MaskPolicy, OutageError, RowPlan, plan_rows
 
 # Three groups: a healthy one, one with two masked rows of four, one with a lone survivor.
 GROUP = ["a", "a", "b", "b", "b", "b", "c", "c"]
+
+
 MASKED = [0, 0, 1, 0, 1, 0, 1, 0]
 
 
@@ -277,181 +276,10 @@ def test_the_arrays_of_a_plan_are_new_and_apart():
     assert masked.tolist() == [True, False, False]
 
 
-def test_1172_of_1280_is_an_outage_that_says_why():
-    masked = [1] * 1172 + [0] * 108
-    kinds = ["session_lost"] * 1000 + ["transport_timeout"] * 170 + [None] * 110
-    with pytest.raises(OutageError) as error:
-        plan(masked, [row // 8 for row in range(1280)], kinds, max_masked_fraction=0.5)
-    assert (error.value.masked, error.value.rows) == (1172, 1280)
-    assert error.value.kinds == {
-        "session_lost": 1000,
-        "transport_timeout": 170,
-        "samplemask:unspecified": 2,
-    }
-    assert str(error.value) == (
-        "outage: 1172 of 1280 rollouts (91.6%) are masked, more than max_masked_fraction=0.5 allows. "
-        "Per failure kind: session_lost: 1000, transport_timeout: 170, samplemask:unspecified: 2. "
-        "Repair the environment and resume from the last checkpoint, or set "
-        'on_outage="skip_step" to go on without training on such a batch.'
-    )
-
-
-def test_60_of_60_is_an_outage():
-    with pytest.raises(OutageError, match="60 of 60"):
-        plan([1] * 60, None, max_masked_fraction=0.5)
-
-
-def test_49_rows_are_too_few_for_an_outage():
-    assert plan([1] * 49, None, max_masked_fraction=0.5).outage is False
-    with pytest.raises(OutageError):
-        plan([1] * 50, None, max_masked_fraction=0.5)
-
-
-def test_the_smallest_batch_that_can_be_an_outage_is_configured():
-    with pytest.raises(OutageError):
-        plan([1, 0], None, max_masked_fraction=0.0, outage_min_rows=2)
-    assert plan([1, 0], None, max_masked_fraction=0.0, outage_min_rows=3).outage is False
-
-
-def test_a_batch_at_the_limit_is_no_outage():
-    assert plan([1] * 30 + [0] * 30, None, max_masked_fraction=0.5).outage is False
-    with pytest.raises(OutageError, match="31 of 60"):
-        plan([1] * 31 + [0] * 29, None, max_masked_fraction=0.5)
-
-
-def test_without_a_limit_nothing_is_an_outage():
-    assert plan([1] * 5000, None).outage is False
-
-
-def test_a_limit_of_one_is_never_exceeded():
-    assert plan([1] * 60, None, max_masked_fraction=1.0).outage is False
-
-
-def test_skip_step_empties_the_plan_instead_of_raising():
-    got = plan([1] * 40 + [0] * 20, [0] * 60, max_masked_fraction=0.5, on_outage="skip_step")
-    assert got.outage is True
-    assert not got.trains_B.any()
-    assert not got.votes_B.any()
-    assert int(got.masked_B.sum()) == 40
-    assert (got.dropped_groups, got.thin_groups) == (0, 0)
-    assert not np.shares_memory(got.trains_B, got.votes_B)
-
-
-def test_the_outage_counts_rows_after_the_policys_kinds():
-    kinds = ["agent_timeout"] * 60
-    scored = plan([1] * 60, None, kinds, max_masked_fraction=0.5, scored_kinds={"agent_timeout"})
-    assert scored.outage is False
-    with pytest.raises(OutageError, match="agent_timeout: 60"):
-        plan([0] * 60, None, kinds, max_masked_fraction=0.5, masked_kinds={"agent_timeout"})
-
-
-def test_an_outage_without_kinds_is_counted_as_unspecified():
-    with pytest.raises(OutageError) as error:
-        plan([1] * 60, None, max_masked_fraction=0.5)
-    assert error.value.kinds == {"samplemask:unspecified": 60}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"action": "excluded"}, r"^action: expected .*'exclude'.*, found 'excluded' \(str\)\. Correct"),
-        ({"action": None}, r"^action: "),
-        ({"min_valid": 0}, r"^min_valid: .*greater than or equal to 1, found 0 \(int\)"),
-        ({"min_valid": "2"}, r"^min_valid: .*valid integer, found '2' \(str\)"),
-        ({"min_valid": True}, r"^min_valid: "),
-        ({"min_valid": 2.0}, r"^min_valid: "),
-        ({"drop_group_above": -0.1}, r"^drop_group_above: .*greater than or equal to 0"),
-        ({"drop_group_above": 1.1}, r"^drop_group_above: .*less than or equal to 1"),
-        ({"drop_group_above": 50}, r"^drop_group_above: .*less than or equal to 1"),
-        ({"drop_group_above": float("nan")}, r"^drop_group_above: .*finite"),
-        ({"drop_group_above": "0.5"}, r"^drop_group_above: "),
-        ({"max_masked_fraction": 1.5}, r"^max_masked_fraction: "),
-        ({"max_masked_fraction": float("nan")}, r"^max_masked_fraction: .*finite"),
-        ({"outage_min_rows": 0}, r"^outage_min_rows: "),
-        ({"on_outage": "stop"}, r"^on_outage: "),
-        ({"scored_kinds": "agent_timeout"}, r"^scored_kinds: "),
-        ({"masked_kinds": [1]}, r"^masked_kinds\.0: "),
-        ({"acton": "exclude"}, r"^unknown policy option 'acton'\. Did you mean 'action'\?$"),
-        ({"zzz": 1}, r"^unknown policy option 'zzz'\. Known options: action, min_valid, .*on_outage\.$"),
-        ({"scored_kinds": ["a:b"], "masked_kinds": ["a:b"]}, r"\['a:b'\] cannot be in scored_kinds and in"),
-        ({"scored_kinds": ["samplemask:reward_missing"]}, r"cannot be scored: such a row has no reward"),
-        ({"scored_kinds": ["samplemask:reward_not_finite"]}, r"cannot be scored"),
-        ({"min_valid": 0, "acton": 1}, r"^min_valid: .*; unknown policy option 'acton'"),
-    ],
-)
-def test_a_policy_that_makes_no_sense_is_refused(options, message):
-    with pytest.raises(ContractError, match=message):
-        MaskPolicy(**options)
-
-
-@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.0, 0.5])
-def test_fractions_run_from_zero_to_one(fraction):
-    assert MaskPolicy(drop_group_above=fraction).drop_group_above == fraction
-    assert MaskPolicy(max_masked_fraction=fraction).max_masked_fraction == fraction
-
-
-@pytest.mark.parametrize("kinds", [["a:b"], ("a:b",), {"a:b"}, frozenset({"a:b"})])
-def test_kinds_of_a_policy_come_in_any_collection(kinds):
-    assert MaskPolicy(scored_kinds=kinds).scored_kinds == frozenset({"a:b"})
-
-
-def test_a_policy_is_immutable_hashable_and_pickles():
-    policy = MaskPolicy(scored_kinds={"a:b"}, min_valid=3)
-    with pytest.raises(ValidationError):
-        policy.min_valid = 1
-    assert pickle.loads(pickle.dumps(policy)) == policy
-    assert hash(policy) == hash(MaskPolicy(scored_kinds=["a:b"], min_valid=3))
-
-
-def test_a_policy_from_a_hosts_configuration_names_the_place_in_its_errors():
-    assert MaskPolicy.from_config({"action": "drop_group"}, "algorithm.mask_sample").action == "drop_group"
-    assert MaskPolicy.from_config(None, "x") == MaskPolicy.from_config({}, "x") == MaskPolicy()
-    with pytest.raises(ContractError, match=r"^algorithm\.mask_sample: unknown policy option 'acton'"):
-        MaskPolicy.from_config({"acton": "exclude"}, "algorithm.mask_sample")
-    with pytest.raises(ContractError, match=r"^grpo\.mask: .*unknown policy option '1'"):
-        MaskPolicy.from_config({1: "exclude"}, "grpo.mask")
-
-
-@pytest.mark.parametrize("options", ["exclude", ["exclude"], 1, True])
-def test_a_configuration_that_is_no_mapping_is_refused(options):
-    with pytest.raises(
-        ContractError, match=r"^a\.b: expected a mapping of policy options, .*a\.b\.action=exclude"
-    ):
-        MaskPolicy.from_config(options, "a.b")
-
-
 def test_kinds_that_do_not_fit_say_what_was_found_and_what_to_do():
     with pytest.raises(ContractError) as error:
         plan([0, 1], None, ["a"])
     assert str(error.value) == (
         "kinds_B: expected 2 failure kinds, one str or None per row of masked_B, found ['a'] (list). "
         "Use None for a row without one."
-    )
-
-
-def test_kinds_of_equal_frequency_stand_in_alphabetical_order():
-    with pytest.raises(OutageError) as error:
-        plan([1, 1, 1], None, ["c:c", "a:a", "b:b"], max_masked_fraction=0.0, outage_min_rows=1)
-    assert list(error.value.kinds) == ["a:a", "b:b", "c:c"]
-
-
-def test_an_error_of_no_single_option_is_the_policys():
-    with pytest.raises(
-        ContractError, match=r"^policy: expected .* cannot be in scored_kinds and in masked_kinds"
-    ):
-        MaskPolicy(scored_kinds=["a:b"], masked_kinds=["a:b"])
-
-
-def test_the_nearest_option_is_suggested():
-    with pytest.raises(
-        ContractError, match=r"^unknown policy option 'outage_min_row'\. Did you mean 'outage_min_rows'\?$"
-    ):
-        MaskPolicy(outage_min_row=3)
-
-
-def test_a_configuration_that_is_no_mapping_is_shown():
-    with pytest.raises(ContractError) as error:
-        MaskPolicy.from_config("exclude", "a.b")
-    assert str(error.value) == (
-        "a.b: expected a mapping of policy options, found 'exclude' (str). Write a.b.action=exclude."
     )

@@ -1,77 +1,13 @@
 """Patch points: check all, patch all, undo by identity; on a small host made of real files."""
 
 import functools
-import importlib
-import sys
 import threading
 
 import pytest
+from tiny_host import MEAN, STEP, TOTAL, add_100, foreign, mark, seam
 
 from samplemask import SeamError
 from samplemask.seams import Patches, Seam, check_seams, seam_status
-
-HOST = '''
-def mean(rewards, group):
-    """Mean of the rewards."""
-    return sum(rewards) / len(rewards)
-
-def total(rewards):
-    return sum(rewards)
-
-class Trainer:
-    def step(self, batch, *, lr=0.1):
-        return ("stock", batch, lr)
-
-    @staticmethod
-    def helper(x):
-        return x
-
-not_a_function = 3
-'''
-
-
-def seam(attribute, *parameters, module="tiny_host.core") -> Seam:
-    return Seam(module, attribute, parameters, "tiny_host 1.0, core.py", "a test", "never")
-
-
-MEAN = seam("mean", "rewards", "group")
-TOTAL = seam("total", "rewards")
-STEP = seam("Trainer.step", "self", "batch", "lr")
-
-
-@pytest.fixture
-def host(tmp_path, monkeypatch):
-    package = tmp_path / "tiny_host"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "core.py").write_text(HOST)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    yield importlib.import_module("tiny_host.core")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tiny_host"]:
-        del sys.modules[name]
-
-
-def add_100(original):
-    def wrapper(*args, **kwargs):
-        return original(*args, **kwargs) + 100
-
-    return wrapper
-
-
-def mark(original):
-    def wrapper(*args, **kwargs):
-        return "ours", original(*args, **kwargs)
-
-    return wrapper
-
-
-def foreign(original):
-    @functools.wraps(original)
-    def wrapper(*args, **kwargs):
-        return original(*args, **kwargs)
-
-    return wrapper
 
 
 def test_a_seam_has_a_full_name():
@@ -315,84 +251,3 @@ def test_a_generator_of_wrappers_is_read_once(host):
     patches = Patches()
     patches.install((each, add_100) for each in [MEAN, TOTAL])
     assert patches.seams == (MEAN, TOTAL)
-
-
-def foreign_place(host) -> str:
-    code = host.mean.__code__
-    return f"found foreign.<locals>.wrapper from {code.co_filename}:{code.co_firstlineno}. "
-
-
-def test_a_foreign_function_is_described_by_name_and_place(host):
-    host.mean = foreign(lambda rewards, group: 0)
-    host.mean.__qualname__ = "foreign.<locals>.wrapper"
-    assert foreign_place(host) in seam_status(MEAN).problem
-
-
-def test_a_foreign_wrapper_after_ours_is_described_too(host):
-    patches = Patches()
-    patches.install([(MEAN, add_100)])
-    host.mean = foreign(host.mean)
-    host.mean.__qualname__ = "foreign.<locals>.wrapper"
-    with pytest.raises(SeamError) as error:
-        patches.uninstall()
-    assert foreign_place(host) in str(error.value)
-
-
-def test_a_callable_object_is_described_by_its_picture_and_type(host):
-    host.mean = functools.partial(host.mean, group=None)
-    assert "functools.partial(<function mean at " in seam_status(MEAN).problem
-    assert "(partial). Another plugin wrapped it;" in seam_status(MEAN).problem
-
-
-def test_what_is_missing_says_what_to_do(host):
-    advice = " Install a version of the host that docs/compatibility.md lists, or a newer samplemask."
-    assert seam_status(seam("gone")).problem == (
-        "tiny_host.core.gone: expected a function (checked against tiny_host 1.0, core.py), found None."
-        + advice
-    )
-    assert seam_status(seam("Gone.step")).problem == (
-        "tiny_host.core.Gone.step: expected it in the host (checked against tiny_host 1.0, core.py), "
-        "found: module 'tiny_host.core' has no attribute 'Gone'." + advice
-    )
-
-
-def test_the_parameters_found_are_listed(host):
-    assert "found (rewards, group). The host" in seam_status(seam("mean", "rewards")).problem
-
-
-def test_two_versions_of_samplemask_are_told_apart_and_what_to_do(host):
-    Patches().install([(MEAN, add_100)])
-    other = seam("mean", "rewards", "group", "more")
-    assert seam_status(other).problem == (
-        "tiny_host.core.mean: patched by another version of samplemask. "
-        "Keep one samplemask installation in this environment and restart."
-    )
-
-
-def test_a_status_knows_its_seam(host):
-    Patches().install([(MEAN, add_100)])
-    broken = seam("f", module="no_such_host.core")
-    assert [seam_status(each).seam for each in (MEAN, TOTAL, broken)] == [MEAN, TOTAL, broken]
-
-
-def test_a_host_of_a_single_file_is_patched(tmp_path, monkeypatch):
-    (tmp_path / "single_file_host.py").write_text("def f(x):\n    return x\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    single = seam("f", "x", module="single_file_host")
-    patches = Patches()
-    patches.install([(single, add_100)])
-    assert sys.modules["single_file_host"].f(1) == 101
-    patches.uninstall()
-    sys.modules["single_file_host"].f = functools.partial(sys.modules["single_file_host"].f)
-    assert "Another plugin wrapped it" in seam_status(single).problem
-    del sys.modules["single_file_host"]
-
-
-def test_a_function_that_a_subpackage_imports_from_its_parent_is_the_hosts_own(host, tmp_path):
-    deep = tmp_path / "tiny_host" / "deep"
-    deep.mkdir()
-    (deep / "__init__.py").write_text("")
-    (deep / "names.py").write_text("from tiny_host.core import mean\n")
-    importlib.invalidate_caches()
-    assert seam_status(seam("mean", "rewards", "group", module="tiny_host.deep.names")).problem is None
