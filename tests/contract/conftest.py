@@ -1,3 +1,3 @@
 """Fixtures of the contract's tests."""
 
-from tiny_host import host  # noqa: F401 - a fixture
+from seam_host import host  # noqa: F401 - a fixture

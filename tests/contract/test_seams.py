@@ -4,7 +4,7 @@ import functools
 import threading
 
 import pytest
-from tiny_host import MEAN, STEP, TOTAL, add_100, foreign, mark, seam
+from seam_host import MEAN, STEP, TOTAL, add_100, foreign, mark, seam
 
 from samplemask import SeamError
 from samplemask.seams import Patches, Seam, check_seams, seam_status

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 import pytest
-from tiny_host import MEAN, TOTAL, add_100, foreign, seam
+from seam_host import MEAN, TOTAL, add_100, foreign, seam
 
 from samplemask import SeamError
 from samplemask.seams import Patches, seam_status
