@@ -74,7 +74,7 @@ def run_trainer(
     samplemask: bool = True,
     environment: dict[str, Any] | None = None,
     kill_after_steps: int | None = None,
-    timeout_seconds: float = 400,
+    timeout_seconds: float = 900,
 ) -> Run:
     """Run the real trainer in a process of its own.
 
