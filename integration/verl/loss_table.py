@@ -14,16 +14,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_bed.assets import build_assets
-from cpu_bed.workers import Outcome, Row, Step, Workers
+from cpu_bed.step import LOSS_MODES, Outcome, Row, Step
+from cpu_bed.workers import Workers
 
-MODES = (
-    ("token-mean", None),
-    ("token-sum", None),
-    ("seq-mean-token-sum", None),
-    ("seq-mean-token-mean", None),
-    ("seq-mean-token-sum-norm", None),
-    ("seq-mean-token-sum-norm", 8),
-)
 EXCLUDED, COUNTED = 1, 2
 
 HEAD = """# Excluded rows in verl's loss modes
@@ -97,7 +90,7 @@ def main() -> None:
         build_assets(Path(folder))
         workers = Workers(Path(folder) / "model", ranks=1)
         lines = [HEAD.format(verl=version("verl"), torch=torch.__version__)]
-        for mode, scale in MODES:
+        for mode, scale in LOSS_MODES:
             numbers = " | ".join(f"{value:.4f}" for value in norms(workers, mode, scale))
             lines.append(f"| {mode} | {scale or '–'} | {numbers} |")
         workers.close()

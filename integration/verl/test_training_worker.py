@@ -8,19 +8,12 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed in this environment")
 import torch
 from cpu_bed.assets import build_assets
-from cpu_bed.workers import Row, Step, Workers
+from cpu_bed.step import LOSS_MODES, Row, Step
+from cpu_bed.workers import Workers
 
 EXCLUDED, COUNTED = 1, 2
 KEPT_ROWS, MASKED_ROWS = (0, 3, 4, 7), (1, 2, 5, 6)
 TRASH = (float("nan"), float("inf"), -float("inf"), 1e6)
-MODES = [
-    ("token-mean", None),
-    ("token-sum", None),
-    ("seq-mean-token-sum", None),
-    ("seq-mean-token-mean", None),
-    ("seq-mean-token-sum-norm", None),
-    ("seq-mean-token-sum-norm", 8),
-]
 POLICY_LOSSES = [
     *("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg"),
     *("clip_cov", "kl_cov", "geo_mean", "dro", "cispo"),
@@ -114,7 +107,7 @@ def numbers_of(metrics):
     return [number for values in metrics.values() for number in values]
 
 
-@pytest.mark.parametrize(("mode", "scale"), MODES)
+@pytest.mark.parametrize(("mode", "scale"), LOSS_MODES)
 def test_excluded_rows_leave_gradients_and_weights_as_if_deleted(alone, mode, scale):
     made = rows()
     # Micro batches of four with two excluded rows each, against micro batches of the two others.
@@ -123,7 +116,7 @@ def test_excluded_rows_leave_gradients_and_weights_as_if_deleted(alone, mode, sc
     assert_same(outcome, deleted)
 
 
-@pytest.mark.parametrize(("mode", "scale"), MODES)
+@pytest.mark.parametrize(("mode", "scale"), LOSS_MODES)
 def test_on_two_ranks_too(alone, pair, mode, scale):
     made = rows()
     outcome = pair.train([made[:4], made[4:]], actor_step(mode, scale, row_count=8, micro_batch=4))
@@ -131,7 +124,7 @@ def test_on_two_ranks_too(alone, pair, mode, scale):
     assert_same(outcome, deleted)
 
 
-@pytest.mark.parametrize(("mode", "scale"), MODES)
+@pytest.mark.parametrize(("mode", "scale"), LOSS_MODES)
 def test_a_rank_that_holds_only_excluded_rows_joins_in_and_adds_nothing(alone, pair, mode, scale):
     made = rows(masked=(4, 5, 6, 7))
     outcome = pair.train([made[:4], made[4:]], actor_step(mode, scale, row_count=8, micro_batch=4))
