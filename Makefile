@@ -40,7 +40,7 @@ docs: $(DOCS)/.ready  ## Build the guide strictly into .venvs/site: links, ancho
 	$(DOCS)/bin/python docs/_tools/check_site.py .venvs/site
 
 integration-verl: $(VERL)/.ready  ## Tests against the real verl
-	$(VERL)/bin/python $(PYTEST) -m "not slow" integration/verl
+	$(VERL)/bin/python $(PYTEST) -m "not slow" integration/verl tests/adapters
 
 integration-gym: $(GYM)/.ready  ## Tests against the real NeMo Gym (needs python3.13)
 	@if [ -x $(GYM)/bin/python ]; then $(GYM)/bin/python $(PYTEST) -m "not slow" integration/gym; \
