@@ -17,7 +17,9 @@ WIDTH, GROUP = 256, 8
 def batch(rows, masked_fraction):
     """Random prompts, rewards and flags of `rows` rows."""
     generator = torch.Generator().manual_seed(0)
-    prompts = torch.randint(0, 50_000, (rows // GROUP, WIDTH), generator=generator).repeat_interleave(GROUP, 0)
+    prompts = torch.randint(0, 50_000, (rows // GROUP, WIDTH), generator=generator).repeat_interleave(
+        GROUP, 0
+    )
     rewards = torch.randint(0, 2, (rows,), generator=generator).float()
     flags = torch.rand(rows, generator=generator) < masked_fraction
     return {"prompt_ids": prompts, "rewards": rewards, "mask": torch.ones(rows, 8), "flags": flags}

@@ -89,7 +89,12 @@ class Table:
         """Return all rows; the table can grow on."""
         self._pack()
         if len(self._chunks) > 1:
-            self._chunks = [np.concatenate(self._chunks)]
+            joined, place = np.empty(len(self), dtype=self._columns), 0
+            for number, chunk in enumerate(self._chunks):
+                joined[place : place + len(chunk)] = chunk
+                place += len(chunk)
+                self._chunks[number] = chunk[:0].copy()  # the memory goes back before the next is needed
+            self._chunks = [joined]
         return self._chunks[0]
 
     def __len__(self) -> int:
@@ -107,6 +112,46 @@ def keys_of(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
         rows["rollout"].astype(np.int64) & 0xFFFFFFFF
     )
     return keys
+
+
+class Groups:
+    """Numbers the groups of rollouts that share some columns.
+
+    Attributes:
+        code_R: The group of each row, 0 to `count` - 1.
+        count: Number of groups, G.
+        first_G: One row of each group.
+        size_G: Rows of each group.
+    """
+
+    def __init__(self, rollouts: Rollouts, columns: tuple[str, ...]) -> None:
+        order = (
+            np.lexsort([rollouts[name] for name in reversed(columns)]) if len(rollouts) else np.zeros(0, int)
+        )
+        starts = np.zeros(len(order), dtype=bool)
+        starts[:1] = True
+        for name in columns:
+            column = rollouts[name][order]
+            starts[1:] |= column[1:] != column[:-1]
+        self.code_R = np.empty(len(order), dtype=np.intp)
+        self.code_R[order] = np.cumsum(starts) - 1
+        self.first_G = order[starts]
+        self.count = len(self.first_G)
+        self.size_G = np.bincount(self.code_R, minlength=self.count)
+
+    def counts(self, chosen_R: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+        """Count the chosen rows of each group, (G,)."""
+        return np.bincount(self.code_R[chosen_R], minlength=self.count)
+
+    def means(
+        self, values_R: npt.NDArray[np.float64], chosen_R: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float64]:
+        """Return the mean of the chosen rows of each group, (G,); NaN for a group without any."""
+        counts_G = self.counts(chosen_R)
+        totals_G = np.bincount(self.code_R[chosen_R], weights=values_R[chosen_R], minlength=self.count)
+        means_G = np.full(self.count, np.nan)
+        np.divide(totals_G, counts_G, out=means_G, where=counts_G > 0)
+        return means_G
 
 
 def unknown_rows(expected: npt.NDArray[np.void]) -> Rollouts:

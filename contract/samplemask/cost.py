@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.columns import NO_INDEX, SCORED, Rollouts
+from samplemask.columns import NO_INDEX, SCORED, Groups, Rollouts
 from samplemask.policy import MaskPolicy, plan_rows
-from samplemask.quality import GROUP, group_rows, mean, that_ran
+from samplemask.quality import GROUP, mean, that_ran
 
 
 def training_cost(rollouts: Rollouts, policy: MaskPolicy | None = None) -> dict[str, Any]:
@@ -24,8 +24,10 @@ def training_cost(rollouts: Rollouts, policy: MaskPolicy | None = None) -> dict[
         rollouts: The rollouts; those without a task and those that never ran take no part.
         policy: The policy of the comparison; the default policy excludes.
     """
-    ran = that_ran(rollouts[rollouts["task"] != NO_INDEX])
-    codes_B, count = _group_codes(ran)
+    ran = that_ran(rollouts)
+    ran = ran[ran["task"] != NO_INDEX] if (ran["task"] == NO_INDEX).any() else ran
+    groups = Groups(ran, GROUP)
+    codes_B, count = groups.code_R, groups.count
     masked_B = ran["disposition"] != SCORED
     reward_B = np.where(np.isfinite(ran["reward"]), ran["reward"], 0.0)
     everyone_B = np.ones(len(ran), dtype=bool)
@@ -49,14 +51,6 @@ def training_cost(rollouts: Rollouts, policy: MaskPolicy | None = None) -> dict[
         "advantage_shift": {"mean": mean(shift_B[kept_B]), "largest": _largest(shift_B[kept_B])},
         "sign_flips": int(flips_B.sum()),
     }
-
-
-def _group_codes(rollouts: Rollouts) -> tuple[npt.NDArray[np.intp], int]:
-    codes_B = np.zeros(len(rollouts), dtype=np.intp)
-    rows_by_group = group_rows(rollouts, GROUP)
-    for code, rows in enumerate(rows_by_group):
-        codes_B[rows] = code
-    return codes_B, len(rows_by_group)
 
 
 def _advantages(

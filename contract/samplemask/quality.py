@@ -5,6 +5,7 @@ Means are null where nothing was measured, never 0, and the mask flag itself is 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import Coverage, Disposition
-from samplemask.columns import DISPOSITIONS, FAILED, MASKED, NO_INDEX, OMITTED, SCORED, Rollouts
+from samplemask.columns import DISPOSITIONS, FAILED, MASKED, NO_INDEX, OMITTED, SCORED, Groups, Rollouts
 from samplemask.ledger import Ledger
 
 FloatArray = npt.NDArray[np.float64]
@@ -92,7 +93,8 @@ def is_lost(rollouts: Rollouts) -> npt.NDArray[np.bool_]:
 
 def that_ran(rollouts: Rollouts) -> Rollouts:
     """Return the scored, masked and failed rollouts."""
-    return rollouts[rollouts["disposition"] < OMITTED]
+    ran_R = rollouts["disposition"] < OMITTED
+    return rollouts if ran_R.all() else rollouts[ran_R]
 
 
 def coverage_of(rollouts: Rollouts) -> Coverage:
@@ -103,24 +105,33 @@ def coverage_of(rollouts: Rollouts) -> Coverage:
 
 def by_agent(rollouts: Rollouts, ledger: Ledger, counting: Counting) -> dict[str, Summary]:
     """Summarize each agent, the ones that lost most rollouts first."""
-    names = ledger.agents.all()
+    names, agents = ledger.agents.all(), np.unique(rollouts["agent"]).tolist()
+    if len(agents) < 2:
+        return {names[agent]: summarize(rollouts, ledger, counting) for agent in agents}
+    order_R = np.argsort(rollouts["agent"], kind="stable")
+    starts = np.searchsorted(rollouts["agent"][order_R], agents)
     summaries = [
-        (names[part["agent"][0]], summarize(part, ledger, counting)) for part in groups(rollouts, ("agent",))
+        (names[agent], summarize(rollouts[rows], ledger, counting))
+        for agent, rows in zip(agents, np.split(order_R, starts[1:]), strict=True)
     ]
     return dict(sorted(summaries, key=lambda item: (-item[1].lost, item[0])))
 
 
 def tasks(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
     """Count tasks and describe the ones that lost most, in the form of `--json`."""
-    parts = [part for part in groups(rollouts, GROUP) if part["task"][0] != NO_INDEX]
-    measured = sum(bool((part["disposition"] == SCORED).any()) for part in parts)
-    losses = [(len(part) - int((part["disposition"] == SCORED).sum()), part) for part in parts]
-    worst = sorted((loss for loss in losses if loss[0]), key=lambda loss: (-loss[0] / len(loss[1]), -loss[0]))
+    known = rollouts[rollouts["task"] != NO_INDEX] if (rollouts["task"] == NO_INDEX).any() else rollouts
+    groups = Groups(known, GROUP)
+    scored_G = groups.counts(known["disposition"] == SCORED)
+    lost_G = groups.size_G - scored_G
+    worst_G = np.lexsort((-lost_G, -lost_G / groups.size_G))[:WORST_TASKS]
+    measured = int((scored_G > 0).sum())
     return {
-        "count": len(parts),
+        "count": groups.count,
         "measured": measured,
-        "without_measurement": len(parts) - measured,
-        "worst": [_task(part, ledger) for _, part in worst[:WORST_TASKS]],
+        "without_measurement": groups.count - measured,
+        "worst": [
+            _task(known[groups.code_R == group], ledger) for group in worst_G.tolist() if lost_G[group]
+        ],
     }
 
 
@@ -129,16 +140,16 @@ def gym_coverage(rollouts: Rollouts) -> dict[str, int]:
 
     Source: NeMo Gym 0.7.0, `reward_profile.py::_coverage_metrics`. Failed rollouts take no part.
     """
-    present = rollouts[(rollouts["disposition"] == SCORED) | (rollouts["disposition"] == MASKED)]
-    scored_R = present["disposition"] == SCORED
-    if scored_R.all():
+    if not (rollouts["disposition"] == MASKED).any():
         return {}
-    tasks_measured = [bool(scored_R[rows].any()) for rows in group_rows(present, ("run", "task"))]
+    present = rollouts[(rollouts["disposition"] == SCORED) | (rollouts["disposition"] == MASKED)]
+    groups, scored_R = Groups(present, ("run", "task")), present["disposition"] == SCORED
+    measured = int((groups.counts(scored_R) > 0).sum())
     return {
         "coverage/measured_rollouts": int(scored_R.sum()),
         "coverage/masked_rollouts": int((~scored_R).sum()),
-        "coverage/measured_tasks": sum(tasks_measured),
-        "coverage/fully_masked_tasks": len(tasks_measured) - sum(tasks_measured),
+        "coverage/measured_tasks": measured,
+        "coverage/fully_masked_tasks": groups.count - measured,
     }
 
 
@@ -151,39 +162,33 @@ def pass_at(rollouts: Rollouts, counting: Counting) -> dict[str, float | None]:
     Returns:
         The value for k = 1, 2, 4, ... and for the largest group, by str(k).
     """
-    attempts = rollouts[(rollouts["task"] != NO_INDEX) & (rollouts["disposition"] != MASKED)]
-    counted_R, reward_R = _counted_rewards(attempts, counting)
-    sorted_rewards = [
-        np.sort(reward_R[rows][counted_R[rows]]) for rows in group_rows(attempts, GROUP) if len(rows)
-    ]
-    largest = max((len(part) for part in groups(rollouts, GROUP)), default=0)
-    return {str(k): _pass_at(k, sorted_rewards) for k in _ks(largest)}
-
-
-def groups(rollouts: Rollouts, names: tuple[str, ...]) -> Iterator[Rollouts]:
-    """Yield the rollouts that share the named columns, group by group."""
-    return (rollouts[rows] for rows in group_rows(rollouts, names))
-
-
-def group_rows(rollouts: Rollouts, names: tuple[str, ...]) -> list[npt.NDArray[np.intp]]:
-    """Return the row numbers of each group."""
-    if not len(rollouts):
-        return []
-    order_R = np.lexsort([rollouts[name] for name in reversed(names)])
-    sorted_columns = [rollouts[name][order_R] for name in names]
-    changes = np.logical_or.reduce([column[1:] != column[:-1] for column in sorted_columns])
-    return np.split(order_R, np.flatnonzero(changes) + 1)
+    groups = Groups(rollouts, GROUP)
+    counted_R, reward_R = _counted_rewards(rollouts, counting)
+    counted_R &= rollouts["task"] != NO_INDEX
+    code, reward = groups.code_R[counted_R], reward_R[counted_R]
+    reward = reward[np.lexsort((reward, code))]
+    size_G = np.bincount(code, minlength=groups.count)
+    by_size = _by_size(reward, size_G)
+    largest = int(groups.size_G.max()) if groups.count else 0
+    return {str(k): _pass_at(k, by_size) for k in _ks(largest)}
 
 
 def mean(values: FloatArray) -> float | None:
     """Return the mean of the finite values, the same in whatever order they come; None without any."""
-    finite = values[np.isfinite(values)].tolist()
-    if not finite:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return None
     try:
-        return math.fsum(finite) / len(finite)
+        return math.fsum(_plain(finite)) / len(finite)
     except OverflowError:  # the sum of rewards near the largest float, although their mean fits
-        return math.fsum(value / len(finite) for value in finite)
+        return math.fsum(value / len(finite) for value in _plain(finite))
+
+
+def _plain(values: FloatArray) -> Iterator[float]:
+    """Return Python's own floats, a piece at a time: a list of all would take four times the memory."""
+    size = 1 << 16
+    pieces = (values[start : start + size].tolist() for start in range(0, len(values), size))
+    return itertools.chain.from_iterable(pieces)
 
 
 def _rewards(rollouts: Rollouts, counting: Counting) -> dict[str, float | None]:
@@ -195,11 +200,17 @@ def _rewards(rollouts: Rollouts, counting: Counting) -> dict[str, float | None]:
         "all": mean(reward_R),
         "unmasked": mean(scored),
         "counted": mean(counted_reward_R[counted_R]),
-        "failures_as_zero": mean(np.concatenate([scored, np.zeros(lost)])),
-        "failures_as_one": mean(np.concatenate([scored, np.ones(lost)])),
+        "failures_as_zero": _with_failures(mean(scored), len(scored), lost, 0.0),
+        "failures_as_one": _with_failures(mean(scored), len(scored), lost, 1.0),
         "min": float(scored.min()) if len(scored) else None,
         "max": float(scored.max()) if len(scored) else None,
     }
+
+
+def _with_failures(reward: float | None, scored: int, lost: int, each: float) -> float | None:
+    if scored + lost == 0:
+        return None
+    return ((reward or 0.0) * scored + each * lost) / (scored + lost)
 
 
 def _counted_rewards(rollouts: Rollouts, counting: Counting) -> tuple[npt.NDArray[np.bool_], FloatArray]:
@@ -229,10 +240,18 @@ def _ks(largest: int) -> list[int]:
     return sorted({k for k in (*powers, largest) if 1 <= k <= largest})
 
 
-def _pass_at(k: int, sorted_rewards: list[FloatArray]) -> float | None:
+def _by_size(reward: FloatArray, size_G: npt.NDArray[np.intp]) -> dict[int, FloatArray]:
+    """Return the rewards of the groups of each size n, (groups, n); `reward` is sorted within each group."""
+    start_G = np.cumsum(size_G) - size_G
+    return {
+        n: reward[start_G[size_G == n][:, None] + np.arange(n)] for n in np.unique(size_G).tolist() if n > 0
+    }
+
+
+def _pass_at(k: int, by_size: dict[int, FloatArray]) -> float | None:
     """Average the expected maximum of k attempts drawn without repetition."""
-    best = [float(rewards @ _weights(len(rewards), k)) for rewards in sorted_rewards if len(rewards) >= k]
-    return mean(np.array(best))
+    best = [rewards @ _weights(n, k) for n, rewards in by_size.items() if n >= k]
+    return mean(np.concatenate(best)) if best else None
 
 
 def _weights(n: int, k: int) -> FloatArray:

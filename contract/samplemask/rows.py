@@ -154,13 +154,13 @@ def _parsed(text: bytes) -> Any:
 
 def _measure(row: RolloutRow, response: Any, perf: Any) -> None:
     """Fill in length, turns and time; Gym's own `ng_perf` has priority."""
-    if isinstance(perf, Mapping):
+    if perf is not None and _is_mapping(perf):
         row.tokens, row.turns = _number(perf.get("completion_tokens")), _number(perf.get("num_turns"))
-    if not isinstance(response, Mapping):
+    if response is None or not _is_mapping(response):
         return
     row.time = _number(response.get("created_at"))
     usage = response.get("usage")
-    if row.tokens is None and isinstance(usage, Mapping):
+    if row.tokens is None and _is_mapping(usage):
         row.tokens = _number(usage.get("output_tokens"))
     if row.turns is None:
         row.turns = response[TURNS] if TURNS in response else _turns(response.get("output"))
@@ -173,13 +173,17 @@ def _turns(output: Any) -> int | None:
 
 
 def _agent(reference: Any, server: Any) -> str:
-    name = reference.get("name") if isinstance(reference, Mapping) else None
+    name = reference.get("name") if reference is not None and _is_mapping(reference) else None
     name = name or server
     return name[:_MAX_NAME] if isinstance(name, str) and name else NO_AGENT
 
 
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # asking an abstract class is slow
+
+
 def _index(value: Any) -> Index:
-    if type(value) is int:
+    if type(value) is int or value is None:
         return value
     if isinstance(value, str):
         return value[:_MAX_NAME]
@@ -189,5 +193,7 @@ def _index(value: Any) -> Index:
 
 
 def _number(value: Any) -> float | None:
+    if value is None:
+        return None
     usable = (type(value) is int or type(value) is float) and 0 <= value < 2**53
     return value if usable else None

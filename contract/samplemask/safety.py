@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.columns import NO_INDEX, SCORED, Rollouts
+from samplemask.columns import NO_INDEX, SCORED, Groups, Rollouts
 from samplemask.ledger import Ledger
-from samplemask.quality import GROUP, group_rows, is_lost, mean, that_ran
+from samplemask.quality import GROUP, is_lost, that_ran
 from samplemask.timeline import even_bins, progress_of
 
 BINS: Final = 10
@@ -42,15 +42,17 @@ def safety(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
     number of rows); None where fewer than 20 rows can be compared.
     """
     ran = that_ran(rollouts)
-    lost_R = is_lost(ran)
-    against = dict(_covariates(ran))
+    lost_R, bins = is_lost(ran), {}
+    kinds = list(_kinds(ran, ledger))
+    moves: dict[str, dict[str, float | None]] = {name: {} for name, _ in kinds}
+    for name, values in _covariates(ran):  # one at a time: each takes as much memory as a column
+        bins[f"by_{name}"] = [_bin(values, lost_R, rows) for rows in even_bins(values, BINS)]
+        for kind, code in kinds:
+            moves[kind][name] = _dependence(ran, code, lost_R, values)
     return {
         "rate": rate(int(lost_R.sum()), len(ran)),
-        **{
-            f"by_{name}": [_bin(values, lost_R, rows) for rows in even_bins(values, BINS)]
-            for name, values in against.items()
-        },
-        "kinds": {name: _kind(ran, name, code, against) for name, code in _kinds(ran, ledger)},
+        **bins,
+        "kinds": {kind: _kind(ran, kind, code, lost_R, moves[kind]) for kind, code in kinds},
     }
 
 
@@ -87,12 +89,10 @@ def _covariates(ran: Rollouts) -> Iterator[tuple[str, FloatArray]]:
 
 def _task_reward(ran: Rollouts) -> FloatArray:
     """Return for each row the mean reward of the measured rows of its task."""
-    reward = np.full(len(ran), np.nan)
-    for rows in group_rows(ran, GROUP):
-        if ran["task"][rows[0]] != NO_INDEX:
-            value = mean(ran["reward"][rows][ran["disposition"][rows] == SCORED])
-            reward[rows] = np.nan if value is None else value
-    return reward
+    groups = Groups(ran, GROUP)
+    with np.errstate(over="ignore", invalid="ignore"):
+        reward_G = groups.means(ran["reward"], ran["disposition"] == SCORED)
+    return np.where(ran["task"] != NO_INDEX, reward_G[groups.code_R], np.nan)
 
 
 def _bin(values: FloatArray, lost_R: BoolArray, rows: npt.NDArray[np.intp]) -> dict[str, Any]:
@@ -110,28 +110,28 @@ def _kinds(ran: Rollouts, ledger: Ledger) -> Iterator[tuple[str, int]]:
         yield names[code], code
 
 
-def _kind(ran: Rollouts, name: str, code: int, against: dict[str, FloatArray]) -> dict[str, Any]:
-    """Describe one kind among the rows that it could have hit: those that are scored or of this kind."""
+def _kind(
+    ran: Rollouts, name: str, code: int, lost_R: BoolArray, moves: dict[str, float | None]
+) -> dict[str, Any]:
     named_R = ran["kind"] == code
-    lost_R = named_R & is_lost(ran)
-    field_R = lost_R | (ran["disposition"] == SCORED)
-    moves = {name: _dependence(values[field_R], lost_R[field_R]) for name, values in against.items()}
+    lost = int((named_R & lost_R).sum())
     return {
-        **rate(int(lost_R.sum()), len(ran)),
+        **rate(lost, len(ran)),
         "policy_can_cause": policy_can_cause(name),
-        "always_forgiven": bool(lost_R.sum() == named_R.sum()),
+        "always_forgiven": lost == int(named_R.sum()),
         "moves_with": moves,
         "significant": [by for by, value in moves.items() if value is not None and abs(value) >= MOVES_AT],
     }
 
 
-def _dependence(values: FloatArray, lost_R: BoolArray) -> float | None:
-    known_R = np.isfinite(values)
-    values, lost_R = values[known_R], lost_R[known_R]
-    if len(values) < _MIN_ROWS or lost_R.all() or not lost_R.any() or np.ptp(values) == 0:
+def _dependence(ran: Rollouts, code: int, lost_R: BoolArray, values: FloatArray) -> float | None:
+    """Compare the rows lost to one kind with the scored ones: other losses hide what would have been."""
+    of_kind_R = lost_R & (ran["kind"] == code)
+    compared_R = (of_kind_R | (ran["disposition"] == SCORED)) & np.isfinite(values)
+    values, of_kind_R = values[compared_R], of_kind_R[compared_R]
+    if len(values) < _MIN_ROWS or of_kind_R.all() or not of_kind_R.any() or np.ptp(values) == 0:
         return None
-    ranks = _ranks(values)
-    correlation = float(np.corrcoef(ranks, lost_R)[0, 1])
+    correlation = float(np.corrcoef(_ranks(values), of_kind_R)[0, 1])
     return correlation * math.sqrt(len(values) - 1)
 
 
