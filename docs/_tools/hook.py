@@ -9,6 +9,8 @@ from typing import Any
 
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+\.md)(#[^)\s]*)?\)")
 
+_PART = re.compile(r"<!-- with (\S+) -->\n.*?<!-- end with -->\n", re.DOTALL)
+
 
 def on_config(config: Any) -> Any:
     """Leave pages that are still to come, and that are not there, out of the navigation."""
@@ -17,8 +19,14 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Turn links to pages that are still to come into plain text."""
-    return unlinked(markdown, page.file.src_uri, set(_missing(config)))
+    """Leave out what only makes sense with a page that is still to come, and links to such pages."""
+    missing = set(_missing(config))
+    return unlinked(without_parts(markdown, missing), page.file.src_uri, missing)
+
+
+def without_parts(markdown: str, missing: set[str]) -> str:
+    """Return the page without its parts `<!-- with PAGE -->` ... `<!-- end with -->` of `missing` pages."""
+    return _PART.sub(lambda part: "" if part[1] in missing else part[0], markdown)
 
 
 def unlinked(markdown: str, page: str, missing: set[str]) -> str:

@@ -54,4 +54,4 @@ def table() -> str:
         for name, estimator in estimators().items()
     ]
     head = ["NeMo-RL at 7ea279a", "without samplemask", "`exclude`"]
-    return f"\n{TABLES['as_table'](head, rows)}"
+    return str(TABLES["as_table"](head, rows))

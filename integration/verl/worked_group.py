@@ -37,7 +37,12 @@ def advantages(estimator: str, by_std: bool | None, action: str) -> str:
         by_std: verl's `norm_adv_by_std_in_grpo`; None where it means nothing.
         action: `algorithm.mask_sample.action`.
     """
-    algorithm = {"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": by_std is not False, "use_pf_ppo": False}
+    algorithm = {
+        "gamma": 1.0,
+        "lam": 1.0,
+        "norm_adv_by_std_in_grpo": by_std is not False,
+        "use_pf_ppo": False,
+    }
     config = import_module("omegaconf").OmegaConf.create({**algorithm, "mask_sample": {"action": action}})
     compute = import_module("verl.trainer.ppo.ray_trainer").compute_advantage
     result = compute(
@@ -59,7 +64,7 @@ def table() -> str:
         title = f"`{estimator}`" + {True: ", divided by std", False: ", not divided", None: ""}[by_std]
         rows.append([title, *(advantages(estimator, by_std, action) for action in ("ignore", "exclude"))])
     head = [f"verl {version('verl')}", "without samplemask", "`exclude`"]
-    return f"\n{TABLES['as_table'](head, rows)}"
+    return str(TABLES["as_table"](head, rows))
 
 
 if __name__ == "__main__":

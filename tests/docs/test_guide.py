@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from samplemask.cli import main
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 tables, hook, check_site = (
@@ -31,6 +33,13 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page):
         exec(compile(block, page, "exec"), namespace)
 
 
+def test_the_audit_on_the_call_page_is_what_the_command_prints(capsys):
+    page = (DOCS / "start" / "on-call.md").read_text(encoding="utf-8")
+    excerpt = re.search(r"<!-- printed by: samplemask audit (\S+) -->\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert main(["audit", str(ROOT / excerpt[1])]) == 0
+    assert excerpt[2] in capsys.readouterr().out
+
+
 def test_a_table_that_nobody_knows_is_left_to_its_own_command():
     text = "<!-- table: worked group -->\n\n| a |\n\n<!-- end of table -->"
     assert tables["current"](text) == text
@@ -52,6 +61,12 @@ def test_the_options_of_a_subclass_are_only_its_own():
 def test_links_to_pages_to_come_become_text_and_others_stay():
     text = "[a](../audit.md#schema), [b](verl.md)"
     assert hook["unlinked"](text, "start/verl.md", {"audit.md"}) == "a, [b](verl.md)"
+
+
+def test_a_part_about_a_page_to_come_is_left_out_until_it_is_there():
+    text = "a\n<!-- with x.md -->\nb\n<!-- end with -->\nc\n"
+    assert hook["without_parts"](text, {"x.md"}) == "a\nc\n"
+    assert hook["without_parts"](text, set()) == text
 
 
 @pytest.mark.parametrize(
