@@ -11,8 +11,7 @@ pytestmark = pytest.mark.slow
 
 MODES = pytest.mark.parametrize("mode", ["sync", "colocate_async"])
 DROPS = "+algorithm.mask_sample.action=drop_group"
-SMALL_GROUPS = ("actor_rollout_ref.rollout.n=3", "data.train_batch_size=3")
-SMALL_GROUPS += ("actor_rollout_ref.actor.ppo_mini_batch_size=3",)
+TWO_GROUPS = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2")
 FAILS_A_THIRD = {"fail_fraction": 0.33, "failed_reward": 7.0}
 
 
@@ -20,7 +19,7 @@ FAILS_A_THIRD = {"fail_fraction": 0.33, "failed_reward": 7.0}
 def test_no_masked_row_reaches_the_actor_when_groups_with_one_are_replaced(tmp_path, mode):
     run = run_trainer(
         tmp_path,
-        *SMALL_GROUPS,
+        *TWO_GROUPS,
         f"trainer.v1.trainer_mode={mode}",
         DROPS,
         "+algorithm.mask_sample.max_refills=60",
@@ -28,11 +27,11 @@ def test_no_masked_row_reaches_the_actor_when_groups_with_one_are_replaced(tmp_p
     ).check()
     (mini_batch,) = run.actor()
     assert all(mask > 0 for mask in mini_batch["loss_mask"])
-    assert set(Counter(mini_batch["uid"]).values()) == {3}
+    assert set(Counter(mini_batch["uid"]).values()) == {4}
     assert max(mini_batch["reward"]) <= 1.0  # a failed rollout's stand-in is 7
     metrics = run.steps[-1]
     assert metrics["mask_sample/refilled/groups"] > 0
-    assert metrics["mask_sample/refilled/rows"] == 3 * metrics["mask_sample/refilled/groups"]
+    assert metrics["mask_sample/refilled/rows"] == 4 * metrics["mask_sample/refilled/groups"]
     counted = {
         name: value for name, value in metrics.items() if name.startswith("mask_sample/refilled/kind/")
     }
@@ -48,7 +47,7 @@ def test_no_masked_row_reaches_the_actor_when_groups_with_one_are_replaced(tmp_p
 def test_thin_groups_are_replaced_until_every_group_has_min_valid_rows(tmp_path, mode):
     run = run_trainer(
         tmp_path,
-        *SMALL_GROUPS,
+        *TWO_GROUPS,
         f"trainer.v1.trainer_mode={mode}",
         "+algorithm.mask_sample.max_refills=60",
         environment={**FAILS_A_THIRD, "fail_prompts": [0, 1]},
@@ -68,7 +67,7 @@ def test_thin_groups_are_replaced_until_every_group_has_min_valid_rows(tmp_path,
 def test_an_environment_that_is_down_for_good_ends_the_run_within_the_bound(tmp_path, mode):
     run = run_trainer(
         tmp_path,
-        *SMALL_GROUPS,
+        *TWO_GROUPS,
         f"trainer.v1.trainer_mode={mode}",
         "+algorithm.mask_sample.max_refills=6",
         environment={"fail_fraction": 1.0},
