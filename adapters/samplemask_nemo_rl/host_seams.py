@@ -169,8 +169,17 @@ ADVANTAGE_STAGE = _seam(
     _EXCLUDES, True,
 )  # fmt: skip
 
+NEWER_ADVANTAGE_STAGE = _seam(
+    "nemo_rl.algorithms.single_controller_utils.advantage_stage",
+    "AdvantageComputer.run",
+    "self request",
+    "What ADVANTAGE_STAGE does, where newer NeMo-RL moved it (read, not run: no such checkout at hand).",
+    _EXCLUDES,
+    True,
+)
+
 PUMP_METRICS = _seam(
-    _CONTROLLER, "reduce_advantage_pump_metrics", "rewards masked_advantages sequence_lengths",
+    _CONTROLLER, "reduce_advantage_pump_metrics", "",
     "Adds mask_sample/* to SingleController's step metrics.", _LOGS, True,
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -100,6 +101,7 @@ def driver_pairs() -> Pairs:
     """Return the seams of the process that runs the training script."""
     from samplemask_nemo_rl import estimators, loops, rollouts, single_controller, workers
 
+    newer = seams.NEWER_ADVANTAGE_STAGE
     return [
         *((seam, estimators.wrap_create_estimator) for seam in seams.CREATE_ESTIMATOR),
         *((seam, loops.wrap_scale_rewards) for seam in seams.SCALE_REWARDS),
@@ -114,7 +116,7 @@ def driver_pairs() -> Pairs:
         (seams.SYNC_ROLLOUT, rollouts.wrap_sync_rollout),
         (seams.ROLLOUT_TO_DATA_PLANE, rollouts.wrap_rollout_to_data_plane),
         (seams.RESULT_OF_GYM, rollouts.wrap_result_of_gym),
-        (seams.ADVANTAGE_STAGE, single_controller.wrap_advantage_stage),
+        *([] if _exists(newer) else [(seams.ADVANTAGE_STAGE, single_controller.wrap_advantage_stage)]),
         (seams.PUMP_METRICS, single_controller.wrap_pump_metrics),
         (seams.RAY_INIT, workers.wrap_ray_init),
     ]
@@ -122,8 +124,9 @@ def driver_pairs() -> Pairs:
 
 def worker_pairs() -> dict[str, Pairs]:
     """Return the seams that every process needs, per host module."""
-    from samplemask_nemo_rl import estimators, rollouts
+    from samplemask_nemo_rl import estimators, rollouts, single_controller
 
+    newer = seams.NEWER_ADVANTAGE_STAGE
     pairs: Pairs = [
         *((seam, estimators.wrap_compute_advantage) for seam in seams.ESTIMATORS),
         (seams.COMPONENT_STATISTICS, estimators.wrap_statistics_of_components),
@@ -131,11 +134,20 @@ def worker_pairs() -> dict[str, Pairs]:
         (seams.RECORD_TO_BATCH, rollouts.wrap_record_to_train_batch),
         (seams.RESULT_TO_COMPLETION, rollouts.wrap_result_to_completion),
         (seams.STREAM_ROWS, rollouts.wrap_stream_rows),
+        *([(newer, single_controller.wrap_newer_stage)] if _exists(newer) else []),
     ]
     by_module: dict[str, Pairs] = {}
     for seam, make in pairs:
         by_module.setdefault(seam.module, []).append((seam, make))
     return by_module
+
+
+def _exists(seam: Seam) -> bool:
+    """Tell whether the host has the module of a seam; imports the module's parents."""
+    try:
+        return importlib.util.find_spec(seam.module) is not None
+    except ImportError:
+        return False
 
 
 def _import_host() -> ModuleType:

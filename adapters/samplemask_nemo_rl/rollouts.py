@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from samplemask.failure_kinds import warn_once
 from samplemask.verdict import read_verdict
 from samplemask_nemo_rl.columns import DETAILS, MASKED, RowVerdicts, read_results, write_columns
 from samplemask_nemo_rl.placeholders import adopt_prompts, placeholder_result, prompt_key
@@ -33,6 +34,7 @@ def wrap_postprocess_group(original: Function) -> Function:
             return original(*args, **kwargs)
         adopt_prompts(results, [prompt_key(row) for row in given["nemo_gym_rows"]])
         verdicts = read_results([result["full_result"] for result in results])
+        _report_first_of_each_kind([result["full_result"] for result in results], verdicts)
         _put_stand_ins(results, verdicts)
         unmeasured = _set_components_aside(results, verdicts)
         group = original(*args, **kwargs)
@@ -100,7 +102,9 @@ def wrap_record_to_train_batch(original: Function) -> Function:
         batch = original(record, *args, **kwargs)
         extras = [completion.env_extras or {} for completion in record.completions]
         if not any(_SWITCHED_OFF in extra for extra in extras) and _from_gym(record):
-            write_columns(batch, read_results(extras))
+            verdicts = read_results(extras)
+            _report_first_of_each_kind(extras, verdicts)
+            write_columns(batch, verdicts)
         return batch
 
     return record_to_train_batch
@@ -152,6 +156,18 @@ def _has_tokens(nemo_gym_result: Any) -> bool:
         return True  # the host reports what is wrong with it
     output = (nemo_gym_result.get("response") or {}).get("output") or []
     return any(item.get("generation_token_ids") for item in output)
+
+
+def _report_first_of_each_kind(responses: Sequence[Mapping[str, Any]], verdicts: RowVerdicts) -> None:
+    """Log the reason of the first rollout of each kind: the metrics count kinds, people need one reason."""
+    for row in np.flatnonzero(verdicts.masked_B):
+        kind = verdicts.kinds_B[row]
+        warn_once(
+            f"nemo_rl:reason:{kind}",
+            "first rollout masked in this process with failure_kind=%s: %s. Said once per kind.",
+            kind,
+            read_verdict(responses[row]).failure_reason,
+        )
 
 
 def _put_stand_ins(results: Sequence[Mapping[str, Any]], verdicts: RowVerdicts) -> None:

@@ -1,5 +1,6 @@
 """The wrappers around estimators, rollouts and loops: on stand-ins, no host."""
 
+import asyncio
 import sys
 from types import SimpleNamespace
 
@@ -206,3 +207,52 @@ def test_a_workers_own_environment_is_kept():
     paths = with_import_path({"PYTHONPATH": "/mine", "A": "1"})
     assert paths["A"] == "1"
     assert paths["PYTHONPATH"].endswith("/mine")
+
+
+class DataPlane:
+    """Rows in memory, behind the two methods that SingleController uses."""
+
+    def __init__(self, **columns):
+        self.columns = columns
+
+    def get_samples(self, *, select_fields, **_):
+        return {name: self.columns[name] for name in select_fields}
+
+    async def put_samples(self, *, fields, **_):
+        self.columns.update(fields)
+
+
+@pytest.mark.parametrize(
+    ("action", "sample_mask", "flags"),
+    [
+        ("exclude", [1, 0, 1, 1], [False, True, False, False]),
+        ("drop_group", [0, 0, 1, 1], [False, True, False, False]),
+        ("ignore", [1, 1, 1, 1], [False] * 4),
+    ],
+)
+def test_the_newer_single_controller_stage_decides_in_the_data_plane(monkeypatch, action, sample_mask, flags):
+    from samplemask import MaskPolicy
+    from samplemask_nemo_rl import single_controller
+    from samplemask_nemo_rl.session import Session
+
+    monkeypatch.setattr(single_controller, "_fields_for_put", lambda _, fields: fields)
+    plane = DataPlane(
+        prompts=torch.tensor([[1], [1], [2], [2]]), rewards=torch.tensor([1.0, 9.0, 1.0, 0.0]),
+        sample_mask=torch.ones(4), mask_sample=torch.tensor([False, True, False, False]),
+    )  # fmt: skip
+    names = SimpleNamespace(
+        prompt_ids_field="prompts", reward_field="rewards", sample_mask_field="sample_mask"
+    )
+    stage = SimpleNamespace(
+        _dp_client=plane, _config=SimpleNamespace(advantage=SimpleNamespace(**fields)),
+        _advantage_estimator=SimpleNamespace(samplemask_session=session),
+    )  # fmt: skip
+    request = SimpleNamespace(meta=SimpleNamespace(fields=["mask_sample"], sample_ids=[], partition_id=""))
+
+    async def run(self, request):
+        return decided_rows.get()
+
+    decided = asyncio.run(single_controller.wrap_newer_stage(run)(stage, request))
+    assert plane.columns["sample_mask"].tolist() == sample_mask
+    assert plane.columns["mask_sample"].tolist() == flags
+    assert decided.trains_B.tolist() == [bool(value) for value in sample_mask]
