@@ -14,13 +14,14 @@ import numpy.typing as npt
 import torch
 
 from samplemask.failure_kinds import warn_once
+from samplemask.groups import group_codes
 from samplemask.policy import RowPlan
 from samplemask_verl.components import component_statistics
 from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
-from samplemask_verl.verdicts import RowVerdicts, columns_as_mappings, read_rows
+from samplemask_verl.verdicts import RowVerdicts, read_flags, read_rows
 from samplemask_verl.verify import check_unmoved, perturbed
 
 logger = logging.getLogger("samplemask")
@@ -49,20 +50,30 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 return original(data, adv_estimator, *args, **kwargs)
             if "response_mask" not in data.batch.keys():  # noqa: SIM118 - a TensorDict, not a dict
                 data.batch["response_mask"] = host.compute_response_mask(data)
-            group_relative = is_group_relative(host.core_algos.get_adv_estimator_fn(adv_estimator))
-            fitted = policy_for(policy, adv_estimator, group_relative)
+            estimator = host.core_algos.get_adv_estimator_fn(adv_estimator)
+            fitted = policy_for(policy, adv_estimator, is_group_relative(estimator))
+            codes_B, count = group_codes(_groups(data), len(data))
+
+            def run(rows: Any) -> Any:
+                return original(rows, adv_estimator, *args, **kwargs)
 
             def estimate(data: Any, plan: RowPlan) -> None:
-                _estimate(original, data, plan, adv_estimator, args, kwargs)
+                _estimate(run, data, plan, codes_B if _is_hosts_own(estimator) else None)
 
             with component_statistics(fitted, adv_estimator):
-                decision = _decision(data, fitted)
+                said = read_flags(_places(data), len(data))
+                warn_if_silent(said)
+                if _is_healthy(said, codes_B, count, fitted):
+                    result = _with_codes(run, data, codes_B) if _is_hosts_own(estimator) else run(data)
+                    if _is_finite(result):
+                        return result
+                decision = _decision(data, codes_B, fitted)
                 if decision.plan.changes_nothing:
-                    return original(data, adv_estimator, *args, **kwargs)
+                    return run(data)
                 before = perturbed(data, decision.plan) if policy.verify else None
                 estimate(data, decision.plan)
                 if before is not None:
-                    _verify(data, before, decision.plan, fitted, estimate)
+                    _verify(data, before, codes_B, decision.plan, fitted, estimate)
             return _excluding(data, decision, policy.denominator)
 
         return compute_advantage
@@ -70,17 +81,56 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
     return make
 
 
-def _decision(data: Any, policy: VerlPolicy) -> Decision:
-    verdicts = _verdicts(data)
-    warn_if_silent(verdicts)
-    decision = decide(Rows(_groups(data), _rewards(data)), verdicts, policy)
+def _is_healthy(said: RowVerdicts, codes_B: npt.NDArray[np.intp], count: int, policy: VerlPolicy) -> bool:
+    """Tell whether no flag masks and no group is thin; rewards are judged by what verl makes of them."""
+    if said.masked_B.any() or (
+        policy.masked_kinds and any(kind in policy.masked_kinds for kind in said.kinds_B)
+    ):
+        return False
+    return bool((np.bincount(codes_B, minlength=count) >= policy.min_valid).all())
+
+
+def _is_finite(result: Any) -> bool:
+    """Tell whether no reward was NaN or infinite, from the first column that every estimator fills.
+
+    Any such reward reaches its row's first advantage or return: it is summed, subtracted from or
+    multiplied by zero, which leaves NaN. So a healthy batch costs no pass of its own over the rewards.
+    """
+    first = torch.stack([result.batch[name][:, 0] for name in ("advantages", "returns")])
+    return bool(torch.isfinite(first).all())
+
+
+def _is_hosts_own(estimator: Any) -> bool:
+    return str(getattr(estimator, "__module__", "")).startswith("verl.")
+
+
+def _with_codes(run: Callable[[Any], Any], data: Any, codes_B: npt.NDArray[np.intp]) -> Any:
+    """Run verl with group numbers in place of its uid strings: the same groups, found faster."""
+    uid = data.non_tensor_batch.get("uid")
+    if uid is None:
+        return run(data)
+    data.non_tensor_batch["uid"] = codes_B
+    try:
+        return run(data)
+    finally:
+        data.non_tensor_batch["uid"] = uid
+
+
+def _decision(data: Any, codes_B: npt.NDArray[np.intp], policy: VerlPolicy) -> Decision:
+    rewards_B = _rewards(data)
+    decision = decide(Rows(codes_B, rewards_B), read_rows(_places(data), rewards_B), policy)
     return with_signal(decision, data.batch["response_mask"].sum(dim=-1).cpu().numpy())
 
 
 def _verify(
-    data: Any, other: Any, plan: RowPlan, policy: VerlPolicy, estimate: Callable[[Any, RowPlan], None]
+    data: Any,
+    other: Any,
+    codes_B: npt.NDArray[np.intp],
+    plan: RowPlan,
+    policy: VerlPolicy,
+    estimate: Callable[[Any, RowPlan], None],
 ) -> None:
-    again = _decision(other, policy).plan
+    again = _decision(other, codes_B, policy).plan
     estimate(other, again)
     check_unmoved((plan, data.batch["advantages"]), (again, other.batch["advantages"]), "row {}".format)
 
@@ -107,7 +157,7 @@ def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
 
 
 def _estimate(
-    original: Callable[..., Any], data: Any, plan: RowPlan, adv_estimator: Any, args: Any, kwargs: Any
+    run: Callable[[Any], Any], data: Any, plan: RowPlan, codes_B: npt.NDArray[np.intp] | None
 ) -> None:
     """Run verl's estimator on the voting rows and put the result back in place."""
     voters = np.flatnonzero(plan.votes_B)
@@ -116,9 +166,10 @@ def _estimate(
         data.batch["advantages"], data.batch["returns"] = zeros, zeros.clone()
         return
     known = set(data.batch.keys())
+    selected = _without_flags(data.select_idxs(voters))
     token = decided.set(True)
     try:
-        estimated = original(_without_flags(data.select_idxs(voters)), adv_estimator, *args, **kwargs)
+        estimated = run(selected) if codes_B is None else _with_codes(run, selected, codes_B[voters])
     finally:
         decided.reset(token)
     silent = torch.from_numpy(~plan.trains_B)
@@ -160,15 +211,14 @@ def _config(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return kwargs.get("config", args[4] if len(args) > 4 else None)
 
 
-def _verdicts(data: Any) -> RowVerdicts:
+def _places(data: Any) -> list[Any]:
     columns = data.non_tensor_batch
     places: list[Any] = [columns[name] for name in ("reward_extra_info", "extra_fields") if name in columns]
     if "extra_fields" in columns:
         places.append(
             [fields.get("reward_extra_info") if fields else None for fields in columns["extra_fields"]]
         )
-    places.append(columns_as_mappings(columns, len(data)))
-    return read_rows(places, _rewards(data))
+    return [*places, columns]
 
 
 def _groups(data: Any) -> Any:

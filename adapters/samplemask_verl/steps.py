@@ -15,7 +15,7 @@ import numpy.typing as npt
 from samplemask.accounting import PREFIX, StepCounts
 from samplemask_verl.config import acts, policy_of
 from samplemask_verl.decision import Decision
-from samplemask_verl.verdicts import VERDICT_FIELDS, columns_as_mappings, read_rows
+from samplemask_verl.verdicts import VERDICT_FIELDS, read_rows
 
 Wrapper = Callable[..., Any]
 
@@ -146,7 +146,7 @@ def wrap_validation(original: Wrapper) -> Wrapper:
         if not acts(policy_of(self.config.algorithm)):
             return original(self, data_sources, sample_uids, infos, *args, **kwargs)
         rewards = np.array(infos.get("reward", np.zeros(len(data_sources))), dtype=np.float64)
-        masked_B = read_rows([columns_as_mappings(infos, len(data_sources))], rewards).masked_B
+        masked_B = read_rows([infos], rewards).masked_B
         if not masked_B.any():
             return original(self, data_sources, sample_uids, infos, *args, **kwargs)
         if kwargs.get("expected_acc_counts"):

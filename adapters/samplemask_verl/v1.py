@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from types import ModuleType
 from typing import Any
@@ -19,7 +19,7 @@ from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.refill import GroupVerdict, Judge, judge_groups
 from samplemask_verl.steps import state_of
-from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, columns_as_mappings, read_rows, unwrapped
+from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, read_rows, unwrapped
 from samplemask_verl.verify import check_unmoved, other_content
 
 
@@ -91,13 +91,15 @@ def make_judge(
 def _verdicts(stored: Any) -> RowVerdicts:
     extra = [unwrapped(fields) or {} for fields in stored["extra_fields"]]
     columns = {name: list(stored[name]) for name in VERDICT_FIELDS if name in stored.keys()}  # noqa: SIM118
-    places: list[Sequence[Any]] = [[fields.get("reward_extra_info") for fields in extra], extra]
-    places.append(columns_as_mappings(columns, len(extra)))
-    return read_rows(places, _rewards(stored))
+    return read_rows(
+        [[fields.get("reward_extra_info") for fields in extra], extra, columns], _rewards(stored)
+    )
 
 
 def _rewards(stored: Any) -> npt.NDArray[np.float64]:
-    return np.array([float(row.sum()) for row in stored["rm_scores"].unbind()])
+    scores = stored["rm_scores"]
+    sums = torch.segment_reduce(scores.values().double(), "sum", offsets=scores.offsets())
+    return np.asarray(sums.numpy())
 
 
 def _decide(

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from samplemask import ContractError
-from samplemask_verl.verdicts import columns_as_mappings, read_rows
+from samplemask import ContractError, read_verdict
+from samplemask_verl.verdicts import read_flags, read_rows
 
 ONES = np.ones(3)
 
@@ -60,9 +62,41 @@ def test_an_unreadable_flag_names_the_row():
         read_rows([[None, None, {"mask_sample": "maybe"}]], ONES)
 
 
-def test_columns_become_rows():
+def test_columns_are_read_like_mappings():
     columns = {"mask_sample": np.array([True, False]), "failure_kind": ["a:b", ""], "other": [1, 2]}
-    assert columns_as_mappings(columns, 2) == [
-        {"mask_sample": np.True_, "failure_kind": "a:b"},
-        {"mask_sample": np.False_, "failure_kind": ""},
-    ]
+    read = read_flags([columns], 2)
+    assert read.masked_B.tolist() == [True, False]
+    assert read.kinds_B == ["a:b", None]
+    assert read.stated
+    assert read_flags([{"other": [1, 2]}], 2).stated is False
+
+
+FLAGS = st.sampled_from([True, False, None, 0, 1, "True", "false", "", np.True_, np.False_, np.array(True)])
+KINDS = st.sampled_from([None, "", "session_lost", "a:b"])
+CONFIGS = st.sampled_from([None, {}, {"mask_sample": True}, {"mask_sample": "0"}])
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "mask_sample": FLAGS.filter(lambda flag: not isinstance(flag, str) or flag),
+                "failure_kind": KINDS,
+                "instance_config": CONFIGS,
+            },
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_reading_a_column_at_once_is_reading_its_rows_one_by_one(rows):
+    read = read_flags([rows], len(rows))
+    verdicts = [read_verdict({**row, "reward": 0.0}) for row in rows]
+    assert read.masked_B.tolist() == [verdict.mask_sample for verdict in verdicts]
+    assert read.kinds_B == [verdict.failure_kind for verdict in verdicts]
+    names = sorted({name for row in rows for name in row})
+    as_columns = {name: [row.get(name) for row in rows] for name in names}
+    again = read_flags([as_columns], len(rows))
+    assert again.masked_B.tolist() == read.masked_B.tolist()
+    assert again.kinds_B == read.kinds_B
