@@ -21,7 +21,7 @@ from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_f
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
-from samplemask_verl.verdicts import RowVerdicts, read_flags, read_rows
+from samplemask_verl.verdicts import RowVerdicts, read_flags, with_rewards
 from samplemask_verl.verify import check_unmoved, perturbed
 
 logger = logging.getLogger("samplemask")
@@ -53,21 +53,22 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             estimator = host.core_algos.get_adv_estimator_fn(adv_estimator)
             fitted = policy_for(policy, adv_estimator, is_group_relative(estimator))
             codes_B, count = group_codes(_groups(data), len(data))
+            numbered = estimator in _sorting_uids(host.core_algos)
 
             def run(rows: Any) -> Any:
                 return original(rows, adv_estimator, *args, **kwargs)
 
             def estimate(data: Any, plan: RowPlan) -> None:
-                _estimate(run, data, plan, codes_B if _is_hosts_own(estimator) else None)
+                _estimate(run, data, plan, codes_B if numbered else None)
 
             with component_statistics(fitted, adv_estimator):
-                said = read_flags(_places(data), len(data))
+                said = read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
                 warn_if_silent(said)
                 if _is_healthy(said, codes_B, count, fitted):
-                    result = _with_codes(run, data, codes_B) if _is_hosts_own(estimator) else run(data)
+                    result = _with_codes(run, data, codes_B) if numbered else run(data)
                     if _is_finite(result):
                         return result
-                decision = _decision(data, codes_B, fitted)
+                decision = _decision(data, said, codes_B, fitted)
                 if decision.plan.changes_nothing:
                     return run(data)
                 before = perturbed(data, decision.plan) if policy.verify else None
@@ -100,8 +101,10 @@ def _is_finite(result: Any) -> bool:
     return bool(torch.isfinite(first).all())
 
 
-def _is_hosts_own(estimator: Any) -> bool:
-    return str(getattr(estimator, "__module__", "")).startswith("verl.")
+def _sorting_uids(core_algos: ModuleType) -> tuple[Any, ...]:
+    """Name verl's own estimators that sort the uid strings to find the groups; numbers are faster."""
+    names = ("compute_grpo_vectorized_outcome_advantage", "compute_rloo_vectorized_outcome_advantage")
+    return tuple(getattr(core_algos, name, None) for name in names)
 
 
 def _with_codes(run: Callable[[Any], Any], data: Any, codes_B: npt.NDArray[np.intp]) -> Any:
@@ -116,9 +119,9 @@ def _with_codes(run: Callable[[Any], Any], data: Any, codes_B: npt.NDArray[np.in
         data.non_tensor_batch["uid"] = uid
 
 
-def _decision(data: Any, codes_B: npt.NDArray[np.intp], policy: VerlPolicy) -> Decision:
+def _decision(data: Any, said: RowVerdicts, codes_B: npt.NDArray[np.intp], policy: VerlPolicy) -> Decision:
     rewards_B = _rewards(data)
-    decision = decide(Rows(codes_B, rewards_B), read_rows(_places(data), rewards_B), policy)
+    decision = decide(Rows(codes_B, rewards_B), with_rewards(said, rewards_B), policy)
     return with_signal(decision, data.batch["response_mask"].sum(dim=-1).cpu().numpy())
 
 
@@ -130,7 +133,8 @@ def _verify(
     policy: VerlPolicy,
     estimate: Callable[[Any, RowPlan], None],
 ) -> None:
-    again = _decision(other, codes_B, policy).plan
+    said = read_flags(_places(other), len(other), every_kind=bool(policy.masked_kinds))
+    again = _decision(other, said, codes_B, policy).plan
     estimate(other, again)
     check_unmoved((plan, data.batch["advantages"]), (again, other.batch["advantages"]), "row {}".format)
 
@@ -172,9 +176,14 @@ def _estimate(
         estimated = run(selected) if codes_B is None else _with_codes(run, selected, codes_B[voters])
     finally:
         decided.reset(token)
-    silent = torch.from_numpy(~plan.trains_B)
+    silent = torch.from_numpy(plan.votes_B & ~plan.trains_B)
+    rows = torch.from_numpy(voters)
+    scattered: dict[int, torch.Tensor] = {}  # verl's outcome estimators return one tensor twice
     for name in set(estimated.batch.keys()) - known | {"advantages", "returns"}:
-        data.batch[name] = scatter(estimated.batch[name], voters, silent)
+        value = estimated.batch[name]
+        if id(value) not in scattered:
+            scattered[id(value)] = scatter(value, rows, silent)
+        data.batch[name] = scattered[id(value)]
 
 
 def _excluding(data: Any, decision: Decision, denominator: str) -> Any:
@@ -190,11 +199,11 @@ def _excluding(data: Any, decision: Decision, denominator: str) -> Any:
     return data
 
 
-def scatter(value: torch.Tensor, rows: np.ndarray[Any, Any], silent_B: torch.Tensor) -> torch.Tensor:
-    """Put the rows of `value` (V, ...) at `rows` of a zero tensor (B, ...); zero the silent rows again."""
-    full = value.new_zeros((len(silent_B), *value.shape[1:]))
-    full[torch.from_numpy(rows)] = value
-    full[silent_B] = 0
+def scatter(value: torch.Tensor, rows: torch.Tensor, silent_B: torch.Tensor) -> torch.Tensor:
+    """Put the rows of `value` (V, ...) at `rows` (V,) of a zero tensor (B, ...); zero the silent rows."""
+    full = value.new_zeros((len(silent_B), *value.shape[1:])).index_copy_(0, rows, value)
+    if silent_B.any():
+        full[silent_B] = 0
     return full
 
 

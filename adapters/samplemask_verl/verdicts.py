@@ -7,8 +7,9 @@ fields at its top and the reward function's dict under `reward_extra_info`; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from samplemask.verdict import FAILURE_CLASS, Verdict, read_verdict
 DECIDING = ("mask_sample", "instance_config", FAILURE_CLASS)
 TELLING = ("failure_kind", "failure_reason")
 VERDICT_FIELDS = (*DECIDING, *TELLING)
+_READ = (*DECIDING, "failure_kind")
+_PLAIN = (bool, np.bool_, str, type(None))
 
 Place = Sequence[Any] | Mapping[str, Any]
 """B mappings (or None), one for each row; or columns, each of B values, by name."""
@@ -51,36 +54,43 @@ def read_rows(places: Sequence[Place], reward_B: npt.NDArray[np.floating[Any]]) 
     Raises:
         ContractError: A field cannot be read; the message names the row.
     """
-    said = read_flags(places, len(reward_B))
+    return with_rewards(read_flags(places, len(reward_B), every_kind=True), reward_B)
+
+
+def with_rewards(said: RowVerdicts, reward_B: npt.NDArray[np.floating[Any]]) -> RowVerdicts:
+    """Mask the rows without a finite reward, too; `said` is what the places say."""
     unmeasured_B = ~np.isfinite(reward_B)
+    kinds = list(said.kinds_B)
     for row in np.flatnonzero(unmeasured_B & ~said.masked_B).tolist():
-        said.kinds_B[row] = REWARD_NOT_FINITE
-    return RowVerdicts(said.masked_B | unmeasured_B, said.kinds_B, said.stated)
+        kinds[row] = REWARD_NOT_FINITE
+    return RowVerdicts(said.masked_B | unmeasured_B, kinds, said.stated)
 
 
-def read_flags(places: Sequence[Place], rows: int) -> RowVerdicts:
+def read_flags(places: Sequence[Place], rows: int, every_kind: bool = False) -> RowVerdicts:
     """Read what the places say, without looking at rewards.
 
     Args:
         places: Where verdicts may be, most trusted first.
         rows: B.
+        every_kind: Read the kinds of unmasked rows too; a policy with `masked_kinds` needs them.
 
     Raises:
         ContractError: A field cannot be read; the message names the row.
     """
-    masked_B = np.zeros(rows, dtype=bool)
-    kinds: list[str | None] = [None] * rows
+    spoken_B = np.zeros(rows, dtype=bool)
     stated = False
     for place in places:
-        stated_here, spoken = _speaking(place)
-        stated = stated or stated_here
-        for row in spoken:
-            verdict = _read(place, row)
-            if verdict.mask_sample:
-                kinds[row] = (kinds[row] if masked_B[row] else None) or verdict.failure_kind or kinds[row]
-                masked_B[row] = True
-            else:
-                kinds[row] = kinds[row] or verdict.failure_kind
+        columns = _columns(place, _READ if every_kind else DECIDING)
+        stated = stated or any(name in DECIDING for name in columns)
+        for column in columns.values():
+            spoken_B |= _says_something(column)
+    masked_B = np.zeros(rows, dtype=bool)
+    kinds: list[str | None] = [None] * rows
+    for row in np.flatnonzero(spoken_B).tolist():
+        verdicts = [_read(place, row) for place in places]
+        masked_B[row] = any(verdict.mask_sample for verdict in verdicts)
+        told = sorted(verdicts, key=lambda verdict: not verdict.mask_sample)
+        kinds[row] = next((verdict.failure_kind for verdict in told if verdict.failure_kind), None)
     return RowVerdicts(masked_B, kinds, stated)
 
 
@@ -89,17 +99,13 @@ def unwrapped(value: Any) -> Any:
     return value.data if type(value).__name__ == "NonTensorData" else value
 
 
-def _speaking(place: Place) -> tuple[bool, Iterable[int]]:
-    """Tell whether a place carries flags at all, and which of its rows say more than "not masked"."""
+def _columns(place: Place, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return those columns of a place that are there."""
     if isinstance(place, Mapping):
-        columns = [place[name] for name in VERDICT_FIELDS if name in place]
-        stated = any(name in place for name in DECIDING)
-        return stated, np.flatnonzero(_any_of([_says_something(column) for column in columns]))
+        return {name: place[name] for name in names if name in place}
     rows = [fields if type(fields) is dict else _mapping(fields) for fields in place]
-    names = set().union(*rows) if rows else set()
-    columns = [[fields.get(name) for fields in rows] for name in VERDICT_FIELDS if name in names]
-    stated = any(name in names for name in DECIDING)
-    return stated, np.flatnonzero(_any_of([_says_something(column) for column in columns]))
+    there = set().union(*rows) if rows else set()
+    return {name: [fields.get(name) for fields in rows] for name in names if name in there}
 
 
 def _says_something(column: Sequence[Any]) -> npt.NDArray[np.bool_]:
@@ -118,10 +124,6 @@ def _says_something(column: Sequence[Any]) -> npt.NDArray[np.bool_]:
     return np.fromiter((value not in silent for value in column), bool, len(column))
 
 
-def _any_of(marks: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
-    return np.logical_or.reduce(marks) if marks else np.zeros(0, dtype=bool)
-
-
 def _mapping(fields: Any) -> Mapping[str, Any]:
     fields = unwrapped(fields)
     return fields if isinstance(fields, Mapping) else {}
@@ -129,11 +131,19 @@ def _mapping(fields: Any) -> Mapping[str, Any]:
 
 def _read(place: Place, row: int) -> Verdict:
     if isinstance(place, Mapping):
-        said = {name: unwrapped(place[name][row]) for name in VERDICT_FIELDS if name in place}
+        said = {name: unwrapped(place[name][row]) for name in _READ if name in place}
     else:
         fields = _mapping(place[row])
-        said = {name: unwrapped(fields[name]) for name in VERDICT_FIELDS if name in fields}
+        said = {name: unwrapped(fields[name]) for name in _READ if name in fields}
     try:
+        if all(type(value) in _PLAIN for value in said.values()):
+            return _read_plain(tuple(said.items()))
         return read_verdict({**said, "reward": 0.0})
     except ContractError as error:
         raise ContractError(f"row {row} of the batch: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _read_plain(said: tuple[tuple[str, Any], ...]) -> Verdict:
+    """Read fields that many rows of a batch share."""
+    return read_verdict({**dict(said), "reward": 0.0})

@@ -64,7 +64,7 @@ def test_an_unreadable_flag_names_the_row():
 
 def test_columns_are_read_like_mappings():
     columns = {"mask_sample": np.array([True, False]), "failure_kind": ["a:b", ""], "other": [1, 2]}
-    read = read_flags([columns], 2)
+    read = read_flags([columns], 2, every_kind=True)
     assert read.masked_B.tolist() == [True, False]
     assert read.kinds_B == ["a:b", None]
     assert read.stated
@@ -91,12 +91,12 @@ CONFIGS = st.sampled_from([None, {}, {"mask_sample": True}, {"mask_sample": "0"}
     )
 )
 def test_reading_a_column_at_once_is_reading_its_rows_one_by_one(rows):
-    read = read_flags([rows], len(rows))
+    read = read_flags([rows], len(rows), every_kind=True)
     verdicts = [read_verdict({**row, "reward": 0.0}) for row in rows]
     assert read.masked_B.tolist() == [verdict.mask_sample for verdict in verdicts]
     assert read.kinds_B == [verdict.failure_kind for verdict in verdicts]
     names = sorted({name for row in rows for name in row})
     as_columns = {name: [row.get(name) for row in rows] for name in names}
-    again = read_flags([as_columns], len(rows))
+    again = read_flags([as_columns], len(rows), every_kind=True)
     assert again.masked_B.tolist() == read.masked_B.tolist()
     assert again.kinds_B == read.kinds_B
