@@ -129,8 +129,8 @@ def _report_if_empty(plan: RowPlan) -> None:
     if not plan.trains_B.any():
         warn_once(
             "nemo_rl:empty chunk",
-            "no row of a chunk trains (%d of %d masked). SingleController skips the chunk; when no chunk of a "
-            "step trains, it ends the run with 'no valid response tokens'. Said once.",
+            "no row of a chunk trains (%d of %d masked). SingleController skips the chunk; when no chunk of "
+            "a step trains, it ends the run with 'no valid response tokens'. Said once.",
             int(plan.masked_B.sum()),
             len(plan.masked_B),
         )

@@ -240,9 +240,8 @@ def test_the_newer_single_controller_stage_decides_in_the_data_plane(monkeypatch
         prompts=torch.tensor([[1], [1], [2], [2]]), rewards=torch.tensor([1.0, 9.0, 1.0, 0.0]),
         sample_mask=torch.ones(4), mask_sample=torch.tensor([False, True, False, False]),
     )  # fmt: skip
-    names = SimpleNamespace(
-        prompt_ids_field="prompts", reward_field="rewards", sample_mask_field="sample_mask"
-    )
+    fields = {"prompt_ids_field": "prompts", "reward_field": "rewards", "sample_mask_field": "sample_mask"}
+    session = Session(MaskPolicy(action=action, min_valid=1), "")
     stage = SimpleNamespace(
         _dp_client=plane, _config=SimpleNamespace(advantage=SimpleNamespace(**fields)),
         _advantage_estimator=SimpleNamespace(samplemask_session=session),
