@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 import torch
@@ -55,6 +57,29 @@ def test_flat_and_dense_outputs_lose_the_same_rows_and_other_values_stay():
     assert select_rows(torch.tensor([[NAN], [6.0]]), kept, lengths).tolist() == [[6.0]]
     assert select_rows(torch.tensor(7.0), kept, lengths).item() == 7.0
     assert select_rows("text", kept, lengths) == "text"
+
+
+TOKENS = st.lists(st.floats(width=32), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(st.tuples(TOKENS, st.booleans()), min_size=1, max_size=6).filter(
+        lambda rows: any(k for _, k in rows)
+    )
+)
+def test_selecting_rows_is_deleting_the_others(rows):
+    kept = torch.tensor([keep for _, keep in rows])
+    lengths = torch.tensor([len(tokens) for tokens, _ in rows])
+    whole = jagged(*(tokens for tokens, _ in rows))
+    deleted = jagged(*(tokens for tokens, keep in rows if keep))
+    selected = select_rows(whole, kept, lengths)
+    assert selected.offsets().tolist() == deleted.offsets().tolist()
+    assert torch.equal(selected.values().nan_to_num(), deleted.values().nan_to_num())
+    if len(whole.values()) != len(
+        rows
+    ):  # as many tokens as rows: taken for one number a row, which is the same
+        flat = select_rows(whole.values(), kept, lengths)
+        assert torch.equal(flat.nan_to_num(), deleted.values().nan_to_num())
 
 
 def test_masks_become_zero_in_excluded_rows_whatever_their_layout():
