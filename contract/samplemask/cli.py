@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, or 1 when a check failed, or 2 when the input cannot be used.
     """
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows only ASCII is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = options.run(options)
         sys.stdout.flush()

@@ -68,7 +68,7 @@ class Ledger:
                 self.runs.code(run),
                 self._index(row.task),
                 self._index(row.rollout),
-                min(row.attempt or 0, LARGEST),
+                max(-1, min(row.attempt or 0, LARGEST)),
                 self.agents.code(row.agent),
                 self._kind(row),
                 line,
@@ -130,7 +130,13 @@ class Ledger:
     def resolve(self) -> Resolved:
         """Return every expected rollout once; see `resolve.resolve`."""
         resolved = resolve(self._rows.array(), self._expected.array())
-        return replace(resolved, rollouts=self._with_declared(resolved.rollouts))
+        expected, _ = self._declared
+        too_many = max(len(resolved.rollouts) - expected, 0) if expected else 0
+        return replace(
+            resolved,
+            rollouts=self._with_declared(resolved.rollouts),
+            unexpected=max(resolved.unexpected, too_many),
+        )
 
     def _with_declared(self, rollouts: Rollouts) -> Rollouts:
         """Add the rollouts that were only declared, and mark as omitted as many as are known to be."""

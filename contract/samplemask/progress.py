@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from samplemask.rollouts import STDIN, RunFiles, is_compressed
+from samplemask.rollouts import RunFiles, is_plain
 
 _EVERY: Final = 0.2
 _AFTER: Final = 1.0
@@ -63,5 +63,5 @@ def progress_bar(runs: Sequence[RunFiles], stream: TextIO | None = None) -> Prog
     if not stream.isatty():
         return None
     paths = [path for run in runs for _, path in run]
-    known = all(path != STDIN and not is_compressed(path) for path in paths)
+    known = all(is_plain(path) for path in paths)
     return ProgressBar(sum(Path(path).stat().st_size for path in paths) if known else None, stream)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from samplemask.accounting import Disposition
 from samplemask.ledger import FAILURES, MAIN, Ledger
-from samplemask.rollouts import STDIN, Line, Lines, RunFiles, is_compressed
+from samplemask.rollouts import Line, Lines, RunFiles, is_plain
 from samplemask.rows import UnreadableLineError, make_decode, row_of
 
 MAX_LISTED: Final = 100_000
@@ -119,7 +120,7 @@ class Reader:
             ):
                 self._take_in(part, found)
                 if progress is not None:
-                    progress((part.stop or Path(part.path).stat().st_size) - part.start)
+                    progress(found.size)
 
     def _book(self, line: Line, file: FileCount, part: Part) -> None:
         row = row_of(self._decode(line.text), failures_as_zero=self._failures_as_zero)
@@ -127,6 +128,8 @@ class Reader:
             self.ledger.expect(row, run=part.run)
         elif row.problem is None or (row.task is not None and row.rollout is not None):
             # A row whose verdict cannot be read still says that its rollout existed: it is unknown.
+            if file.role == FAILURES and row.disposition is Disposition.MASKED:
+                row.disposition = Disposition.FAILED  # whatever it says: it lies among the failures
             digest = zlib.crc32(line.text.strip()) or 1 if part.digest else 0
             self.ledger.add(row, run=part.run, role=file.role, line=line.number, digest=digest)
         if row.problem is not None and file.role in (MAIN, FAILURES):
@@ -166,13 +169,20 @@ class _Found:
     file: FileCount
     problems: list[Problem]
     conflicts: int
+    size: int
 
 
 def _read_alone(work: tuple[Part, Collection[str], bool | None]) -> _Found:
     part, failures_as_zero, fast = work
     reader = Reader(Ledger(), failures_as_zero=failures_as_zero, fast=fast)
-    reader.read(part)
-    return _Found(reader.ledger, reader.files[0], reader.problems, reader.conflicts)
+    size = 0
+
+    def count(line: int) -> None:
+        nonlocal size
+        size += line
+
+    reader.read(part, count)
+    return _Found(reader.ledger, reader.files[0], reader.problems, reader.conflicts, size)
 
 
 def parts_of(runs: Sequence[RunFiles], jobs: int = 1, *, one_run: bool = False) -> list[Part]:
@@ -196,7 +206,7 @@ def parts_of(runs: Sequence[RunFiles], jobs: int = 1, *, one_run: bool = False) 
 
 
 def _pieces(path: Path | str, jobs: int) -> Iterator[tuple[int, int | None]]:
-    if jobs == 1 or path == STDIN or is_compressed(path):
+    if jobs == 1 or not is_plain(path):
         yield 0, None
         return
     size = Path(path).stat().st_size

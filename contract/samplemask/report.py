@@ -176,7 +176,7 @@ def notes(audit: Audit) -> list[tuple[int, str]]:
         (len(resolved.superseded), "rows superseded by another attempt"),
         (len(resolved.duplicates), "duplicate rows, counted once"),
         (len(resolved.stale), "stale rows in a failure sidecar: the main file has the rollout"),
-        (resolved.unexpected, "rollouts that the materialized inputs do not know"),
+        (resolved.unexpected, "rollouts that nobody expected"),
         (audit.reader.conflicts, "rows whose two mask_sample flags disagree; either one masks"),
     )
     return [(count, text) for count, text in found if count]

@@ -20,7 +20,8 @@ class Resolved:
         superseded: Rows that lost to another attempt.
         duplicates: Rows that lost to a row of the same attempt, or that another file holds too.
         stale: Sidecar failures of a rollout whose main row is no newer attempt: leftovers.
-        unexpected: Rollouts that the materialized inputs of their run do not know.
+        unexpected: Rollouts that the materialized inputs of their run do not know, or that are more
+            than were declared.
     """
 
     rollouts: Rollouts
@@ -47,7 +48,7 @@ def resolve(rows: Rollouts, expected: npt.NDArray[np.void]) -> Resolved:
     winners = keyed if winner_N.all() else keyed[order_N[winner_N]]
     losers, victors = keyed[order_N[~winner_N]], keyed[order_N[_next_winner(winner_N)]]
     older_L = losers["attempt"] < victors["attempt"]
-    stale_L = ~losers["main"] & victors["main"] & ~older_L & (losers["disposition"] == FAILED)
+    stale_L = ~losers["main"] & victors["main"] & ~older_L
     superseded_L = ~stale_L & (losers["attempt"] != victors["attempt"])
     copied_N = _copies(winners)
     winners, copies = _chosen(winners, ~copied_N), winners[copied_N]

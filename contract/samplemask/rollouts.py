@@ -81,21 +81,15 @@ def find_runs(paths: Sequence[str | Path], *, siblings: bool = True) -> list[Run
         ContractError: A path does not exist or is not a file.
     """
     runs: dict[str, RunFiles] = {}
+    taken: set[tuple[int, int]] = set()
     for path in paths:
         if str(path) == STDIN:
             runs.setdefault(STDIN, RunFiles(STDIN)).main = STDIN
             continue
-        file = Path(path)
-        if not file.exists() or file.is_dir():
-            found = "a directory" if file.is_dir() else "nothing there"
-            raise ContractError(f"{file}: expected a rollout file, found {found}. Check the path.")
-        name, role = _name_and_role(file)
-        run = runs.setdefault(name, RunFiles(name))
-        if getattr(run, role) is None:
-            setattr(run, role, file)
+        _add(runs, taken, Path(path))
     if siblings:
         for run in runs.values():
-            _add_siblings(run)
+            _add_siblings(run, taken)
     return list(runs.values())
 
 
@@ -155,11 +149,13 @@ class Lines:
         return self._start - 1 + len(before) + _skip_line(stream, before)
 
 
-def is_compressed(path: Path | str) -> bool:
-    """Tell whether a file is gzip or zstd, by its first bytes."""
+def is_plain(path: Path | str) -> bool:
+    """Tell whether a path is a regular file that is not compressed: it has a size and can be read in pieces."""
+    if path == STDIN or not Path(path).is_file():
+        return False
     with Path(path).open("rb") as stream:
         start = stream.read(4)
-    return start.startswith(_GZIP_MAGIC) or start == _ZSTD_MAGIC
+    return not start.startswith(_GZIP_MAGIC) and start != _ZSTD_MAGIC
 
 
 def _skip_line(stream: IO[bytes], text: bytes) -> int:
@@ -236,10 +232,37 @@ def _name_and_role(file: Path) -> tuple[str, str]:
     return str(file.parent / stem), "main"
 
 
-def _add_siblings(run: RunFiles) -> None:
+def _add(runs: dict[str, RunFiles], taken: set[tuple[int, int]], file: Path) -> None:
+    if file.is_dir():
+        raise ContractError(
+            f"{file}: expected a rollout file, found a directory. Name files: {file}/*.jsonl."
+        )
+    if not file.exists():
+        raise ContractError(f"{file}: expected a rollout file, found nothing. Check the path.")
+    if _is_taken(taken, file):
+        return
+    name, role = _name_and_role(file)
+    key = str(Path(name).resolve())
+    if key in runs and getattr(runs[key], role) is not None:  # NAME.jsonl and NAME.jsonl.gz are two runs
+        name = key = str(file)
+    setattr(runs.setdefault(key, RunFiles(name)), role, file)
+
+
+def _is_taken(taken: set[tuple[int, int]], file: Path) -> bool:
+    """Note a file; True when it was noted before, under whatever name."""
+    status = file.stat()
+    identity = (status.st_dev, status.st_ino)
+    known = identity in taken
+    taken.add(identity)
+    return known
+
+
+def _add_siblings(run: RunFiles, taken: set[tuple[int, int]]) -> None:
     if run.name == STDIN:
         return
     for role, ending in (("main", ""), ("failures", _FAILURES), ("inputs", _INPUTS)):
-        candidates = (Path(f"{run.name}{ending}.jsonl{suffix}") for suffix in ("", *_COMPRESSED))
         if getattr(run, role) is None:
-            setattr(run, role, next((file for file in candidates if file.is_file()), None))
+            candidates = (Path(f"{run.name}{ending}.jsonl{suffix}") for suffix in ("", *_COMPRESSED))
+            found = next((file for file in candidates if file.is_file()), None)
+            if found is not None and not _is_taken(taken, found):
+                setattr(run, role, found)

@@ -106,6 +106,24 @@ def test_a_declared_number_of_rollouts_shows_what_is_missing(tmp_path):
     assert counts(document) == {"scored": 1, "omitted": 1, "unknown": 2}
 
 
+def test_more_rollouts_than_declared_are_noted(tmp_path):
+    document = audited(tmp_path, [row(0, 0, 1.0), row(0, 1, 1.0)], expected=1)
+    assert counts(document) == {"scored": 2}
+    assert document["rows"]["unexpected"] == 1
+
+
+def test_whatever_lies_among_the_failures_without_a_measurement_failed(tmp_path):
+    document = audited(
+        tmp_path, [], failures=[row(0, 0, failure="timeout"), row(0, 1, 0.0, mask_sample=True)]
+    )
+    assert counts(document) == {"failed": 2}
+
+
+def test_an_odd_attempt_number_is_no_crash(tmp_path):
+    rows = [row(0, 0, 1.0, attempt=-(2**40)), row(0, 0, 0.5, attempt=2**40), row(0, 0, 0.0, attempt="x")]
+    assert audited(tmp_path, rows)["reward"]["unmasked"] == 0.5
+
+
 def test_rows_that_say_that_they_never_ran_are_omitted(tmp_path):
     drained = failure(0, 0, "cancelled", _ng_no_persist=True, _ng_dispatch_drained=True)
     assert counts(audited(tmp_path, [drained])) == {"omitted": 1}

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -148,3 +149,10 @@ def test_an_audit_that_is_killed_half_way_has_printed_nothing():
         process.stdin.flush()
         process.kill()
         assert process.stdout.read() == b""
+
+
+def test_a_terminal_that_knows_only_ascii_is_no_reason_to_fail(rollouts):
+    command = [sys.executable, "-m", "samplemask.cli", "audit", rollouts]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert b"2 rollouts" in done.stdout

@@ -3,8 +3,11 @@
 import gzip
 import io
 import json
+import os
 import sys
+import threading
 import types
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 import samplemask.rollouts as rollouts
 from samplemask import ContractError
+from samplemask.audit import Options, audit_files
 from samplemask.rollouts import Lines, find_runs
 from samplemask.rows import UnreadableLineError, decode
 
@@ -142,6 +146,28 @@ def test_a_file_given_twice_is_read_once(tmp_path):
     path = file_with(tmp_path, b"{}\n")
     (run,) = find_runs([path, tmp_path / "." / "rollouts.jsonl"])
     assert len(list(run)) == 1
+
+
+def test_a_file_given_under_another_name_is_read_once(tmp_path):
+    path = file_with(tmp_path, b"{}\n")
+    (tmp_path / "latest.jsonl").symlink_to(path)
+    assert len(find_runs([path, tmp_path / "latest.jsonl"])) == 1
+
+
+def test_two_files_that_differ_only_in_their_suffix_are_both_read(tmp_path):
+    names = ["a.jsonl", "a.json", "a.jsonl.gz"]
+    runs = find_runs([file_with(tmp_path, b"{}\n", name) for name in names])
+    assert [Path(run.main).name for run in runs] == names
+
+
+def test_a_pipe_is_read_once_from_its_beginning(tmp_path):
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b'{"reward": 1.0}\n',))
+    writer.start()
+    document = audit_files([pipe], options=Options(jobs=2)).to_json()
+    writer.join()
+    assert document["dispositions"]["scored"] == 1
 
 
 def test_a_compressed_run_finds_its_compressed_sidecar(tmp_path):
