@@ -14,6 +14,7 @@ SCORED, MASKED, FAILED, OMITTED, UNKNOWN = range(5)
 NO_INDEX: Final = -1
 NO_MEASURE: Final = -1
 LARGEST: Final = 2**31 - 1
+LARGEST_SMALL: Final = 2**15 - 1
 
 Rollouts = npt.NDArray[np.void]
 """Structured array of `COLUMNS`, one row per rollout."""
@@ -23,20 +24,20 @@ COLUMNS: Final = np.dtype(
         ("run", "i4"),
         ("task", "i4"),
         ("rollout", "i4"),
-        ("attempt", "i4"),
-        ("agent", "i4"),
-        ("kind", "i4"),  # -1: none
+        ("attempt", "i2"),
+        ("agent", "i2"),
+        ("kind", "i2"),  # -1: none
         ("line", "u4"),  # 0: the rollout left no row
         ("main", "?"),  # from the main file, not from a failure sidecar
         ("disposition", "i1"),  # index into DISPOSITIONS
         ("reward", "f8"),  # NaN: none
         ("tokens", "i4"),
-        ("turns", "i4"),
+        ("turns", "i2"),
         ("time", "i8"),  # Unix seconds
         ("digest", "u4"),  # of the row's text; 0: not taken
     ]
 )
-EXPECTED: Final = np.dtype([("run", "i4"), ("task", "i4"), ("rollout", "i4"), ("agent", "i4")])
+EXPECTED: Final = np.dtype([("run", "i4"), ("task", "i4"), ("rollout", "i4"), ("agent", "i2")])
 _CHUNK: Final = 4096
 
 
@@ -45,7 +46,7 @@ class Names:
 
     OTHERS: Final = "(other names)"
 
-    def __init__(self, limit: int = 50_000) -> None:
+    def __init__(self, limit: int = 30_000) -> None:
         self._codes: dict[Any, int] = {}
         self._limit = limit
 
@@ -71,7 +72,8 @@ class Table:
 
     def __init__(self, columns: np.dtype[np.void]) -> None:
         self._columns = columns
-        self._chunks: list[npt.NDArray[np.void]] = []
+        self._rows = np.empty(0, dtype=columns)
+        self._count = 0
         self._waiting: list[tuple[Any, ...]] = []
 
     def append(self, values: tuple[Any, ...]) -> None:
@@ -83,27 +85,40 @@ class Table:
     def extend(self, rows: npt.NDArray[np.void]) -> None:
         """Add rows."""
         self._pack()
-        self._chunks.append(rows)
+        self._add(rows)
 
     def array(self) -> npt.NDArray[np.void]:
-        """Return all rows; the table can grow on."""
+        """Return all rows, a view; the table can grow on."""
         self._pack()
-        if len(self._chunks) > 1:
-            joined, place = np.empty(len(self), dtype=self._columns), 0
-            for number, chunk in enumerate(self._chunks):
-                joined[place : place + len(chunk)] = chunk
-                place += len(chunk)
-                self._chunks[number] = chunk[:0].copy()  # the memory goes back before the next is needed
-            self._chunks = [joined]
-        return self._chunks[0]
+        return self._rows[: self._count]
 
     def __len__(self) -> int:
-        return sum(map(len, self._chunks)) + len(self._waiting)
+        return self._count + len(self._waiting)
 
     def _pack(self) -> None:
-        if self._waiting or not self._chunks:
-            self._chunks.append(np.array(self._waiting, dtype=self._columns))
+        if self._waiting:
+            self._add(np.array(self._waiting, dtype=self._columns))
             self._waiting = []
+
+    def _add(self, rows: npt.NDArray[np.void]) -> None:
+        count = self._count + len(rows)
+        if count > len(self._rows):
+            self._grow(count + count // 4)
+        self._rows[self._count : count] = rows
+        self._count = count
+
+    def _grow(self, size: int) -> None:
+        try:
+            self._rows.resize(size)  # the system moves the pages: no second copy, even for a moment
+        except ValueError:  # someone holds a view
+            rows = np.empty(size, dtype=self._columns)
+            rows[: self._count] = self._rows[: self._count]
+            self._rows = rows
+
+
+def chosen(rows: Rollouts, chosen_R: npt.NDArray[np.bool_]) -> Rollouts:
+    """Return the chosen rows; all of them without a copy: the usual file has nothing to leave out."""
+    return rows if chosen_R.all() else rows[chosen_R]
 
 
 def keys_of(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
@@ -133,8 +148,8 @@ class Groups:
         for name in columns:
             column = rollouts[name][order]
             starts[1:] |= column[1:] != column[:-1]
-        self.code_R = np.empty(len(order), dtype=np.intp)
-        self.code_R[order] = np.cumsum(starts) - 1
+        self.code_R: npt.NDArray[np.signedinteger[Any]] = np.empty(len(order), dtype=np.int32)
+        self.code_R[order] = np.cumsum(starts, dtype=np.int32) - 1
         self.first_G = order[starts]
         self.count = len(self.first_G)
         self.size_G = np.bincount(self.code_R, minlength=self.count)

@@ -18,6 +18,7 @@ from samplemask.columns import (
     DISPOSITIONS,
     EXPECTED,
     LARGEST,
+    LARGEST_SMALL,
     NO_INDEX,
     NO_MEASURE,
     OMITTED,
@@ -39,7 +40,7 @@ class Ledger:
     """Collects rows; `resolve` closes the books, as often as one likes."""
 
     def __init__(self) -> None:
-        self.runs = Names()
+        self.runs = Names(LARGEST)
         self.agents = Names()
         self.kinds = Names()
         self._indices = Names(LARGEST)
@@ -68,7 +69,7 @@ class Ledger:
                 self.runs.code(run),
                 self._index(row.task),
                 self._index(row.rollout),
-                max(-1, min(row.attempt or 0, LARGEST)),
+                max(-1, min(row.attempt or 0, LARGEST_SMALL)),
                 self.agents.code(row.agent),
                 self._kind(row),
                 line,
@@ -76,7 +77,7 @@ class Ledger:
                 _CODES[row.disposition],
                 math.nan if reward is None else reward,
                 _measure(row.tokens),
-                _measure(row.turns),
+                min(_measure(row.turns), LARGEST_SMALL),
                 NO_MEASURE if row.time is None else int(row.time),
                 digest,
             )

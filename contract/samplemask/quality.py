@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import Coverage, Disposition
-from samplemask.columns import DISPOSITIONS, FAILED, MASKED, NO_INDEX, OMITTED, SCORED, Groups, Rollouts
+from samplemask.columns import (
+    DISPOSITIONS,
+    FAILED,
+    MASKED,
+    NO_INDEX,
+    OMITTED,
+    SCORED,
+    Groups,
+    Rollouts,
+    chosen,
+)
 from samplemask.ledger import Ledger
 
 FloatArray = npt.NDArray[np.float64]
@@ -93,8 +103,7 @@ def is_lost(rollouts: Rollouts) -> npt.NDArray[np.bool_]:
 
 def that_ran(rollouts: Rollouts) -> Rollouts:
     """Return the scored, masked and failed rollouts."""
-    ran_R = rollouts["disposition"] < OMITTED
-    return rollouts if ran_R.all() else rollouts[ran_R]
+    return chosen(rollouts, rollouts["disposition"] < OMITTED)
 
 
 def coverage_of(rollouts: Rollouts) -> Coverage:
@@ -119,7 +128,7 @@ def by_agent(rollouts: Rollouts, ledger: Ledger, counting: Counting) -> dict[str
 
 def tasks(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
     """Count tasks and describe the ones that lost most, in the form of `--json`."""
-    known = rollouts[rollouts["task"] != NO_INDEX] if (rollouts["task"] == NO_INDEX).any() else rollouts
+    known = chosen(rollouts, rollouts["task"] != NO_INDEX)
     groups = Groups(known, GROUP)
     scored_G = groups.counts(known["disposition"] == SCORED)
     lost_G = groups.size_G - scored_G
@@ -142,7 +151,7 @@ def gym_coverage(rollouts: Rollouts) -> dict[str, int]:
     """
     if not (rollouts["disposition"] == MASKED).any():
         return {}
-    present = rollouts[(rollouts["disposition"] == SCORED) | (rollouts["disposition"] == MASKED)]
+    present = chosen(rollouts, rollouts["disposition"] <= MASKED)
     groups, scored_R = Groups(present, ("run", "task")), present["disposition"] == SCORED
     measured = int((groups.counts(scored_R) > 0).sum())
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.columns import FAILED, NO_INDEX, OMITTED, Rollouts, keys_of, unknown_rows
+from samplemask.columns import FAILED, NO_INDEX, OMITTED, Rollouts, chosen, keys_of, unknown_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ def resolve(rows: Rollouts, expected: npt.NDArray[np.void]) -> Resolved:
         expected: The rollouts that the materialized inputs name, `columns.EXPECTED`.
     """
     indexed_N = (rows["task"] != NO_INDEX) & (rows["rollout"] != NO_INDEX)
-    keyed, loose = _chosen(rows, indexed_N), rows[~indexed_N]
+    keyed, loose = chosen(rows, indexed_N), rows[~indexed_N]
     order_N, winner_N = _winners(keyed)
     winners = keyed if winner_N.all() else keyed[order_N[winner_N]]
     losers, victors = keyed[order_N[~winner_N]], keyed[order_N[_next_winner(winner_N)]]
@@ -51,7 +51,7 @@ def resolve(rows: Rollouts, expected: npt.NDArray[np.void]) -> Resolved:
     stale_L = ~losers["main"] & victors["main"] & ~older_L
     superseded_L = ~stale_L & (losers["attempt"] != victors["attempt"])
     copied_N = _copies(winners)
-    winners, copies = _chosen(winners, ~copied_N), winners[copied_N]
+    winners, copies = chosen(winners, ~copied_N), winners[copied_N]
     missing, unexpected = _missing(winners, copies, loose, expected)
     return Resolved(
         rollouts=_joined(winners, loose, missing),
@@ -61,11 +61,6 @@ def resolve(rows: Rollouts, expected: npt.NDArray[np.void]) -> Resolved:
         stale=losers[stale_L],
         unexpected=unexpected,
     )
-
-
-def _chosen(rows: Rollouts, chosen_N: npt.NDArray[np.bool_]) -> Rollouts:
-    """Return the chosen rows; all of them without a copy, since the usual file has nothing to settle."""
-    return rows if chosen_N.all() else rows[chosen_N]
 
 
 def _joined(*parts: Rollouts) -> Rollouts:
@@ -79,9 +74,11 @@ def _winners(rows: Rollouts) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_
     key_N = keys_of(rows)
     # Stable: among equals the later line comes last.
     order_N = np.lexsort((has_result_N, rows["attempt"], rows["main"], key_N, rows["run"]))
-    key_N, run_N = key_N[order_N], rows["run"][order_N]
-    winner_N = np.ones(len(order_N), dtype=bool)
-    winner_N[:-1] = (key_N[1:] != key_N[:-1]) | (run_N[1:] != run_N[:-1])
+    winner_N = np.zeros(len(order_N), dtype=bool)
+    winner_N[-1:] = True
+    for column in (key_N, rows["run"]):
+        sorted_N = column[order_N]
+        winner_N[:-1] |= sorted_N[1:] != sorted_N[:-1]
     return order_N, winner_N
 
 

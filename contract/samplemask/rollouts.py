@@ -150,7 +150,7 @@ class Lines:
 
 
 def is_plain(path: Path | str) -> bool:
-    """Tell whether a path is a regular file that is not compressed: it has a size and can be read in pieces."""
+    """Tell whether a path is a regular file, not compressed: it has a size and can be read in pieces."""
     if path == STDIN or not Path(path).is_file():
         return False
     with Path(path).open("rb") as stream:
