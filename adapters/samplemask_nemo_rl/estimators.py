@@ -16,7 +16,7 @@ from samplemask_nemo_rl.columns import MASKED, VOTES, judged_by_reward, read_col
 from samplemask_nemo_rl.decision import DecidedRows, decided_rows, ledger, plan_verdicts, rows_of
 from samplemask_nemo_rl.rows import (
     code_column,
-    in_chunks_of_groups,
+    group_by_group,
     prompt_codes,
     scatter_rows,
     select_rows,
@@ -84,7 +84,7 @@ def wrap_statistics_of_components(original: Function) -> Function:
     ) -> Any:
         measured_B = _unmeasured.get().get(id(rewards))
         if measured_B is None:
-            return in_chunks_of_groups(original, prompts, rewards, valid_mask, *args, **kwargs)
+            return group_by_group(original, prompts, rewards, valid_mask, *args, **kwargs)
         rows = measured_B.nonzero().squeeze(1)
         size = len(measured_B)
         chosen = [select_rows(value, rows, size) for value in (prompts, rewards, valid_mask)]

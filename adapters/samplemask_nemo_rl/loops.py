@@ -19,8 +19,8 @@ from samplemask_nemo_rl.decision import DecidedRows, decide, decided_rows, ledge
 from samplemask_nemo_rl.estimators import Process
 from samplemask_nemo_rl.rows import (
     code_column,
+    group_by_group,
     group_statistics,
-    in_chunks_of_groups,
     prompt_codes,
     scatter_rows,
     select_rows,
@@ -76,7 +76,7 @@ def wrap_statistics(original: Function) -> Function:
         groups = code_column(codes_B, prompts)
         decided, _arrival.decided = _arrival.decided, None
         if decided is None or len(decided.votes_B) != len(rewards) or decided.votes_B.all():
-            return in_chunks_of_groups(original, groups, rewards, valid_mask, *args, **kwargs)
+            return group_by_group(original, groups, rewards, valid_mask, *args, **kwargs)
         rows = torch.from_numpy(np.flatnonzero(decided.votes_B))
         nobody = torch.zeros(len(rewards), dtype=torch.bool)
         if not len(rows):
@@ -84,7 +84,7 @@ def wrap_statistics(original: Function) -> Function:
         chosen = [select_rows(value, rows, len(rewards)) for value in (groups, rewards, valid_mask, *args)]
         named = {name: select_rows(value, rows, len(rewards)) for name, value in kwargs.items()}
         baseline, std = (
-            scatter_rows(value, rows, nobody) for value in in_chunks_of_groups(original, *chosen, **named)
+            scatter_rows(value, rows, nobody) for value in group_by_group(original, *chosen, **named)
         )
         votes = decided.votes_B
         return group_statistics(baseline, codes_B, votes, "mean"), group_statistics(

@@ -81,7 +81,7 @@ def code_column(codes_B: npt.NDArray[np.intp], like: torch.Tensor) -> torch.Tens
     return torch.from_numpy(codes_B.astype(np.int64)).unsqueeze(1).to(like.device)
 
 
-def in_chunks_of_groups(
+def group_by_group(
     statistics: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     groups: torch.Tensor,
     reward_B: torch.Tensor,
@@ -89,7 +89,10 @@ def in_chunks_of_groups(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Call the host's group statistics on a few hundred rows at a time: it compares all rows with all groups.
+    """Call the host's group statistics on little at a time: it compares all rows with all groups.
+
+    Groups that hold the same numbers in the same order (rewards are often 0 and 1) are computed
+    once, and the others some hundred rows at a time.
 
     Args:
         statistics: The host's function of (groups, rewards, valid_mask, ...).
@@ -106,17 +109,45 @@ def in_chunks_of_groups(
     if size <= _CHUNK or groups.shape[1:] != (1,):
         return statistics(groups, reward_B, valid_B, *args, **kwargs)
     codes, order = torch.sort(groups[:, 0].cpu(), stable=True)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (codes.diff() != 0).nonzero().squeeze(1) + 1])
-    wanted = torch.arange(0, size, _CHUNK)
-    cuts = [*torch.unique(starts[torch.searchsorted(starts, wanted, right=True) - 1]).tolist(), size]
+    bounds = np.concatenate([[0], np.flatnonzero(np.diff(codes.numpy())) + 1, [size]])
+    source = _equal_groups(bounds, order, [reward_B, valid_B, *args, *kwargs.values()])
+    distinct = np.unique(source)
     first, second = torch.zeros_like(reward_B), torch.zeros_like(reward_B)
-    for start, end in pairwise(cuts):
-        rows = order[start:end]
+    for start, end in pairwise(_cuts(codes.numpy()[distinct])):
+        rows = order[distinct[start:end]]
         chosen = [select_rows(value, rows, size) for value in (groups, reward_B, valid_B, *args)]
         named = {name: select_rows(value, rows, size) for name, value in kwargs.items()}
         at = rows.to(reward_B.device)
         first[at], second[at] = statistics(*chosen, **named)
+    to, taken = order.to(reward_B.device), order[source].to(reward_B.device)
+    first[to], second[to] = first[taken], second[taken]
     return first, second
+
+
+def _equal_groups(
+    bounds: npt.NDArray[np.intp], order: torch.Tensor, columns: Sequence[Any]
+) -> npt.NDArray[np.intp]:
+    """For each position of the sorted rows, the position in the first group that holds the same numbers."""
+    numbers = [
+        value[order.to(value.device)].double().cpu() for value in columns if _has_rows(value, len(order))
+    ]
+    table = torch.stack(numbers, dim=1).numpy()
+    source = np.arange(len(order))
+    seen: dict[bytes, int] = {}
+    for start, end in pairwise(bounds.tolist()):
+        source[start:end] += seen.setdefault(table[start:end].tobytes(), start) - start
+    return source
+
+
+def _has_rows(value: Any, size: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == (size,)
+
+
+def _cuts(codes_V: npt.NDArray[np.intp]) -> list[int]:
+    """Cut sorted rows into pieces of about `_CHUNK` rows, between groups."""
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(codes_V)) + 1])
+    wanted = np.searchsorted(starts, np.arange(0, len(codes_V), _CHUNK), side="right") - 1
+    return [*np.unique(starts[wanted]).tolist(), len(codes_V)]
 
 
 def message_codes(

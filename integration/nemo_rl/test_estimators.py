@@ -223,3 +223,24 @@ def test_newer_estimators_that_take_valid_mask_get_it_for_the_voting_rows_only(a
     )  # fmt: skip
     assert seen == [([5.0, 7.0], [1.0, 1.0])]
     assert advantages[:, 0].tolist() == [5.0, 0.0, 7.0]
+
+
+@pytest.mark.parametrize("digits", [0, 3])
+@pytest.mark.parametrize("name", ["grpo-mean-std", "grpo-loo-std", "reinforce++-baseline"])
+def test_large_batches_have_the_stock_values_too(adapter, name, digits):
+    rng = np.random.default_rng(digits)
+    group = rng.permutation(np.repeat(np.arange(160), rng.integers(1, 12, 160)))  # about 960 rows
+    rewards = torch.from_numpy(np.round(rng.random(len(group)), digits)).float()
+    masked = torch.from_numpy(rng.random(len(group)) < 0.1)
+    prompts = torch.from_numpy(rng.integers(0, 9, (160, 5)))[torch.from_numpy(group)]
+    prompts[:, 0] = torch.from_numpy(group)
+    mask = torch.ones(len(group), 2)
+    estimator = make(name)
+    stock = type(estimator).compute_advantage.__wrapped__
+    whole = estimator.compute_advantage(prompts, rewards, mask)
+    assert torch.equal(whole, stock(estimator, prompts, rewards, mask))
+    trains = rows_that_train(group, masked.numpy(), True)
+    result = estimator.compute_advantage(prompts, rewards, mask, repeated_batch={"mask_sample": masked})
+    deleted = stock(estimator, prompts[trains], rewards[trains], mask[trains])
+    assert torch.equal(result[trains], deleted)
+    assert (result[~trains] == 0).all()

@@ -11,8 +11,8 @@ from nemo_rl_standins import calculate_baseline_and_std_per_prompt as statistics
 
 from samplemask_nemo_rl.rows import (
     code_column,
+    group_by_group,
     group_statistics,
-    in_chunks_of_groups,
     keep_rows,
     message_codes,
     prompt_codes,
@@ -71,18 +71,18 @@ def test_rows_without_a_vote_follow_their_group():
     assert group_statistics(value, codes, votes, "mean").tolist() == pytest.approx([0.2, 0.3, 0.4, 0, 0])
 
 
-@given(groups_of_rows, st.integers(1, 7))
-def test_statistics_in_chunks_are_those_of_one_call(groups, chunk):
+@given(groups_of_rows, st.integers(1, 7), st.integers(1, 3))
+def test_statistics_of_a_few_groups_at_a_time_are_those_of_one_call(groups, chunk, values):
     import samplemask_nemo_rl.rows as rows
 
     before, rows._CHUNK = rows._CHUNK, chunk
     try:
         codes = prompt_codes(torch.tensor(groups).unsqueeze(1))
         column = code_column(codes, torch.zeros(1))
-        rewards = torch.arange(float(len(groups))) ** 2
+        rewards = (torch.arange(float(len(groups))) ** 2) % values  # few values: groups that are equal
         once = statistics(column, rewards, torch.ones_like(rewards))
-        chunked = in_chunks_of_groups(statistics, column, rewards, torch.ones_like(rewards))
-        assert all(torch.equal(a, b) for a, b in zip(once, chunked, strict=True))
+        piecewise = group_by_group(statistics, column, rewards, torch.ones_like(rewards))
+        assert all(torch.equal(a, b) for a, b in zip(once, piecewise, strict=True))
     finally:
         rows._CHUNK = before
 
