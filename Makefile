@@ -12,12 +12,13 @@ CORE := .venvs/core
 DOCS := .venvs/docs
 VERL := .venvs/verl
 GYM := .venvs/gym
+TRL := .venvs/trl
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # pip repeats one line about local package folders for every package on some machines.
 QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
 PYTEST := -m pytest -q
 
-.PHONY: help demo test lint unit docs integration-verl integration-gym integration-nemo-rl integration build clean
+.PHONY: help demo test lint unit docs integration-verl integration-gym integration-nemo-rl integration-trl integration build clean
 
 help:  ## Show this help
 	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -25,7 +26,7 @@ help:  ## Show this help
 demo: $(VERL)/.ready  ## Show the main job: what failed rollouts do to real verl GRPO, and without them
 	$(VERL)/bin/samplemask demo --out demo-out
 
-test: lint unit docs integration-verl integration-gym integration-nemo-rl build  ## Run everything that CI runs
+test: lint unit docs integration-verl integration-gym integration-nemo-rl integration-trl build  ## Run everything that CI runs
 
 lint: $(CORE)/.ready  ## Lint, format and type checks
 	$(CORE)/bin/ruff check .
@@ -49,6 +50,9 @@ integration-gym: $(GYM)/.ready  ## Tests against the real NeMo Gym (needs python
 integration-nemo-rl: $(VERL)/.ready  ## Tests against a NeMo-RL checkout (SAMPLEMASK_NEMO_RL_CHECKOUT)
 	@if [ -n "$${SAMPLEMASK_NEMO_RL_CHECKOUT:-}" ]; then $(VERL)/bin/python $(PYTEST) integration/nemo_rl; \
 	else echo "SKIPPED integration/nemo_rl: set SAMPLEMASK_NEMO_RL_CHECKOUT to a checkout of NVIDIA-NeMo/RL"; fi
+
+integration-trl: $(TRL)/.ready  ## Tests of the guide's worked example against the real TRL
+	$(TRL)/bin/python $(PYTEST) integration/trl
 
 integration: $(VERL)/.ready  ## The slower tests too: whole training runs of the real verl
 	$(VERL)/bin/python $(PYTEST) integration/verl
@@ -79,6 +83,15 @@ $(VERL)/.ready: pyproject.toml integration/verl/requirements.txt
 	$(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python $(PIP_INSTALL) -r integration/verl/requirements.txt $(QUIET)
 	$(VERL)/bin/python $(PIP_INSTALL) -e ".[verl,demo]" $(QUIET)
+	touch $@
+
+# TRL beside verl's torch and transformers, which it borrows; verl itself must not see TRL.
+$(TRL)/.ready: $(VERL)/.ready integration/trl/requirements.txt
+	$(PYTHON) -m venv $(TRL)
+	$(VERL)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  "$$($(TRL)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/borrowed.pth"
+	$(TRL)/bin/python $(PIP_INSTALL) -r integration/trl/requirements.txt $(QUIET)
+	$(TRL)/bin/python $(PIP_INSTALL) -e . $(QUIET)
 	touch $@
 
 $(GYM)/.ready: pyproject.toml integration/gym/requirements.txt

@@ -64,10 +64,17 @@ def attributes(model: type) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
+def code_block(path: str) -> str:
+    """Return a file of the repository, without its imports of the future, as a block of code."""
+    code = (DOCS.parent / path).read_text(encoding="utf-8")
+    return "```python\n" + code.replace("from __future__ import annotations\n\n", "") + "```"
+
+
 TABLES: Mapping[str, Callable[[str], str]] = {
     "seams": seams_table,
     "options": options_table,
     "failure kinds": kinds_table,
+    "code": code_block,
 }
 
 
