@@ -131,13 +131,17 @@ def _dependence(ran: Rollouts, code: int, lost_R: BoolArray, values: FloatArray)
     values, of_kind_R = values[compared_R], of_kind_R[compared_R]
     if len(values) < _MIN_ROWS or of_kind_R.all() or not of_kind_R.any() or np.ptp(values) == 0:
         return None
-    correlation = float(np.corrcoef(_ranks(values), of_kind_R)[0, 1])
-    return correlation * math.sqrt(len(values) - 1)
+    return _rank_correlation(values, of_kind_R) * math.sqrt(len(values) - 1)
 
 
-def _ranks(values: FloatArray) -> FloatArray:
-    """Return ranks; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: FloatArray = ((last - counts + last - 1) / 2)[inverse.reshape(-1)]
-    return ranks
+def _rank_correlation(values: FloatArray, chosen_R: BoolArray) -> float:
+    """Return the correlation of the values' ranks with being chosen; equal values share their mean rank."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    sizes_V = np.diff(np.append(starts, len(ordered)))
+    rank_V = starts + (sizes_V - 1) / 2 - (len(ordered) - 1) / 2  # of each distinct value, from the middle
+    chosen_V = np.add.reduceat(chosen_R[order].astype(np.int64), starts)
+    share = chosen_R.mean()
+    spread = (sizes_V * rank_V**2).sum() * share * (1 - share) * len(ordered)
+    return float((chosen_V * rank_V).sum() / np.sqrt(spread))

@@ -39,8 +39,9 @@ def even_bins(values: FloatArray, count: int) -> list[npt.NDArray[np.intp]]:
     order = np.argsort(values, kind="stable")[: int(np.isfinite(values).sum())]
     if not len(order):
         return []
-    edges = np.unique(values[order][[len(order) * part // count for part in range(1, count)]])
-    cuts = np.searchsorted(values[order], edges, side="left")
+    ordered = values[order]
+    edges = np.unique(ordered[[len(order) * part // count for part in range(1, count)]])
+    cuts = np.searchsorted(ordered, edges, side="left")
     return [part for part in np.split(order, np.unique(cuts)) if len(part)]
 
 

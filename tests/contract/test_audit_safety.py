@@ -1,9 +1,12 @@
 """Whether masking is safe: rates with intervals, and failures that grow with something."""
 
+import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from rollout_files import audited, row
 
-from samplemask.safety import policy_can_cause, rate
+from samplemask.safety import _rank_correlation, policy_can_cause, rate
 
 
 def timed_out(number, masked, **response):
@@ -98,3 +101,16 @@ def test_kinds_that_a_policy_can_bring_about(kind):
 )
 def test_kinds_that_it_cannot(kind):
     assert not policy_can_cause(kind)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 2.5, 7.0]) | st.floats(-1e6, 1e6), st.booleans()), min_size=3
+    )
+)
+def test_the_rank_correlation_is_numpys_of_mean_ranks(pairs):
+    values, chosen = np.array([value for value, _ in pairs]), np.array([flag for _, flag in pairs])
+    assume(0 < chosen.sum() < len(chosen))
+    assume(np.ptp(values) > 0)
+    ranks = [(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values]
+    assert _rank_correlation(values, chosen) == pytest.approx(np.corrcoef(ranks, chosen)[0, 1], abs=1e-9)
