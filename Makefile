@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
 PYTEST := -m pytest -q
 
-.PHONY: help demo test lint unit docs integration-verl integration-gym integration-nemo-rl integration-trl integration build clean
+.PHONY: help demo test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration build clean
 
 help:  ## Show this help
 	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -26,7 +26,7 @@ help:  ## Show this help
 demo: $(VERL)/.ready  ## Show the main job: what failed rollouts do to real verl GRPO, and without them
 	$(VERL)/bin/samplemask demo --out demo-out
 
-test: lint unit docs integration-verl integration-gym integration-nemo-rl integration-trl build  ## Run everything that CI runs
+test: lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl build  ## Run everything that CI runs
 
 lint: $(CORE)/.ready  ## Lint, format and type checks
 	$(CORE)/bin/ruff check .
@@ -39,6 +39,9 @@ unit: $(CORE)/.ready  ## Fast tests: no trainer, no network
 docs: $(DOCS)/.ready  ## Build the guide strictly into .venvs/site: links, anchors, nothing from elsewhere
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 	$(DOCS)/bin/python docs/_tools/check_site.py .venvs/site
+
+integration-browser: $(CORE)/.ready  ## The audit's page in a real Chromium; skips where there is none
+	$(CORE)/bin/python $(PYTEST) integration/browser
 
 integration-verl: $(VERL)/.ready  ## Tests against the real verl
 	$(VERL)/bin/python $(PYTEST) -m "not slow" integration/verl tests/adapters
