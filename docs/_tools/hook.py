@@ -1,9 +1,10 @@
-"""mkdocs hook: pages that are not written yet leave no broken link behind."""
+"""mkdocs hook: a page that is not written yet leaves no broken link behind, and a new one is found."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,20 @@ _PART = re.compile(r"<!-- with (\S+) -->\n.*?<!-- end with -->\n", re.DOTALL)
 
 
 def on_config(config: Any) -> Any:
-    """Leave pages that are still to come, and that are not there, out of the navigation."""
+    """Leave missing pages that are still to come out of the navigation; put new ones under "More"."""
     config.nav = _without(config.nav, set(_missing(config)))
+    pages = {page.relative_to(config.docs_dir).as_posix() for page in Path(config.docs_dir).rglob("*.md")}
+    if unplaced := sorted(pages - set(named(config.nav))):
+        config.nav.append({"More": unplaced})
     return config
+
+
+def named(nav: Any) -> Iterator[str]:
+    """Yield every page that a navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    for entry in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from named(entry)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
