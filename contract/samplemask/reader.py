@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Final
 
 from samplemask.accounting import Disposition
 from samplemask.ledger import FAILURES, MAIN, Ledger
-from samplemask.rollouts import Line, Lines, RunFiles, is_plain
+from samplemask.rollouts import STDIN, Line, Lines, RunFiles, is_plain
 from samplemask.rows import UnreadableLineError, make_decode, row_of
 
 MAX_LISTED: Final = 100_000
@@ -115,9 +115,16 @@ class Reader:
             return
         settings = (self._failures_as_zero, self._fast)
         with ProcessPoolExecutor(jobs) as pool:
-            for part, found in zip(
-                parts, pool.map(_read_alone, ((part, *settings) for part in parts)), strict=True
-            ):
+            # Only this process has the standard input.
+            futures = deque(
+                None if part.path == STDIN else pool.submit(_read_alone, part, *settings) for part in parts
+            )
+            for part in parts:
+                future = futures.popleft()
+                if future is None:
+                    self.read(part, progress)
+                    continue
+                found = future.result()
                 self._take_in(part, found)
                 if progress is not None:
                     progress(found.size)
@@ -126,13 +133,15 @@ class Reader:
         row = row_of(self._decode(line.text), failures_as_zero=self._failures_as_zero)
         if file.role not in (MAIN, FAILURES):
             self.ledger.expect(row, run=part.run)
-        elif row.problem is None or (row.task is not None and row.rollout is not None):
+            file.rows += 1
+            return
+        if row.problem is None or (row.task is not None and row.rollout is not None):
             # A row whose verdict cannot be read still says that its rollout existed: it is unknown.
             if file.role == FAILURES and row.disposition is Disposition.MASKED:
                 row.disposition = Disposition.FAILED  # whatever it says: it lies among the failures
             digest = zlib.crc32(line.text.strip()) or 1 if part.digest else 0
             self.ledger.add(row, run=part.run, role=file.role, line=line.number, digest=digest)
-        if row.problem is not None and file.role in (MAIN, FAILURES):
+        if row.problem is not None:
             self._report(file, line.number, row.problem)
             return
         file.rows += 1
@@ -172,8 +181,7 @@ class _Found:
     size: int
 
 
-def _read_alone(work: tuple[Part, Collection[str], bool | None]) -> _Found:
-    part, failures_as_zero, fast = work
+def _read_alone(part: Part, failures_as_zero: Collection[str], fast: bool | None) -> _Found:
     reader = Reader(Ledger(), failures_as_zero=failures_as_zero, fast=fast)
     size = 0
 

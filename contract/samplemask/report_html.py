@@ -235,10 +235,17 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) 
 
 def _label(name: str) -> charts.Label:
     if name == "time":
-        return lambda value: datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M")
+        return _date
     if name == "position":
         return lambda value: f"row {value + 1:,.0f}"
     return lambda value: f"{value:,.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+
+
+def _date(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):  # no date: milliseconds, or whatever else was written there
+        return f"{seconds:,.0f}"
 
 
 def _meter(share: float) -> str:

@@ -117,7 +117,7 @@ class Lines:
         """Yield each line.
 
         Raises:
-            ContractError: A zstd file, and no reader for it is installed.
+            ContractError: The file cannot be opened, or it is a zstd file and no reader is installed.
         """
         with ExitStack() as closing:
             try:
@@ -171,7 +171,10 @@ def _opened(path: Path | str, closing: ExitStack) -> IO[bytes]:
     if path == STDIN:
         raw = cast(io.BufferedReader, sys.stdin.buffer)
     else:
-        file = Path(path).open("rb", _BUFFER)  # noqa: SIM115 - the stack closes it
+        try:
+            file = Path(path).open("rb", _BUFFER)  # noqa: SIM115 - the stack closes it
+        except OSError as error:
+            raise ContractError(f"{path}: expected a file that can be read, found: {error}.") from error
         raw = cast(io.BufferedReader, closing.enter_context(file))
     start = raw.peek(4)[:4]
     if start.startswith(_GZIP_MAGIC):

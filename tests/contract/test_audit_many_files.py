@@ -1,6 +1,9 @@
 """Many files at once: shards, copies of rows, and several processes."""
 
+import io
 import random
+import sys
+import types
 
 import pytest
 from rollout_files import audited, counts, failure, row, write
@@ -92,6 +95,14 @@ def test_a_copy_stands_for_its_run_too(tmp_path):
         write(tmp_path, [row(0, 0, 1.0)], "copy.jsonl"),
     ]
     assert counts(audit_files(paths).to_json()) == {"scored": 1, "unknown": 1}
+
+
+def test_standard_input_is_read_beside_files_by_several_processes(tmp_path, monkeypatch):
+    stream = io.BufferedReader(io.BytesIO(b'{"reward": 0.0}\n{"reward": 1.0}\n'))
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream, close=lambda: None))
+    path = write(tmp_path, [row(0, 0, 1.0)])
+    document = audit_files(["-", path], options=Options(jobs=2)).to_json()
+    assert counts(document) == {"scored": 3}
 
 
 def test_every_line_of_every_file_is_accounted_for(tmp_path):

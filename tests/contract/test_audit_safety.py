@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rollout_files import audited, row
 
@@ -103,6 +103,7 @@ def test_kinds_that_it_cannot(kind):
     assert not policy_can_cause(kind)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.0, 1.0, 2.5, 7.0]) | st.floats(-1e6, 1e6), st.booleans()), min_size=3

@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_files import failure, row, write
 
@@ -66,6 +66,7 @@ def test_too_many_losses_are_an_alarm_from_the_limit_on(tmp_path):
     assert [alarmed(60, 60), alarmed(49, 49), alarmed(50, 25), alarmed(50, 26)] == [True, False, False, True]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_visible_text_is_printable_and_bounded(text):
     shown = visible(text, 20)
@@ -107,6 +108,11 @@ def test_a_page_of_nothing_is_a_page(tmp_path):
 def test_huge_rewards_still_make_a_page(tmp_path):
     html = page(audit_files([write(tmp_path, [row(0, 0, 1.7e308), row(0, 1, -1.7e308)])]))
     assert "nan" not in html
+
+
+def test_times_that_are_no_dates_still_make_a_page(tmp_path):
+    rows = [row(0, 0, 1.0, response={"created_at": 1.79e12}), row(0, 1, 1.0, response={"created_at": 9e15})]
+    assert "9,000,000,000,000,000" in page(audit_files([write(tmp_path, rows)]))
 
 
 def test_a_page_that_cannot_be_finished_leaves_the_old_one(audit, tmp_path, monkeypatch):

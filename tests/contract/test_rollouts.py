@@ -222,6 +222,11 @@ def test_a_line_that_is_no_json_object_says_why(text, reason):
         decode(text)
 
 
+def test_a_file_that_cannot_be_opened_is_refused_not_taken_for_an_empty_one(tmp_path):
+    with pytest.raises(ContractError, match="expected a file that can be read"):
+        lines_of(tmp_path / "gone.jsonl")
+
+
 def test_nan_and_half_an_emoji_are_read_as_python_reads_them():
     assert str(decode(b'{"reward": NaN}')["reward"]) == "nan"
     assert decode(b'{"text": "\\ud83d"}') == json.loads('{"text": "\\ud83d"}')
