@@ -51,7 +51,10 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             if "response_mask" not in data.batch.keys():  # noqa: SIM118 - a TensorDict, not a dict
                 data.batch["response_mask"] = host.compute_response_mask(data)
             estimator = host.core_algos.get_adv_estimator_fn(adv_estimator)
-            fitted = policy_for(policy, adv_estimator, is_group_relative(estimator))
+            group_relative = is_group_relative(estimator)
+            if group_relative and "uid" not in data.non_tensor_batch:
+                return original(data, adv_estimator, *args, **kwargs)  # verl's own error says it best
+            fitted = policy_for(policy, adv_estimator, group_relative)
             codes_B, count = group_codes(_groups(data), len(data))
             numbered = estimator in _sorting_uids(host.core_algos)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import StepCounts
-from samplemask.failure_kinds import REWARD_NOT_FINITE
+from samplemask.failure_kinds import REWARD_NOT_FINITE, warn_once
 from samplemask.groups import group_codes
 from samplemask.policy import MaskPolicy, RowPlan, plan_rows
 from samplemask_verl.verdicts import RowVerdicts
@@ -78,7 +78,10 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     measured_S = np.isfinite(reward_S)
     _never_score_without_reward(kinds_S, measured_S, policy)
 
-    plan_S = plan_rows(masked_S, np.asarray(rows.group_B)[final], policy, kinds_S)
+    group_S = np.asarray(rows.group_B)[final]
+    plan_S = plan_rows(masked_S, group_S, policy, kinds_S)
+    if plan_S.thin_groups:
+        _warn_of_singletons(group_S)
     counts = StepCounts.of(plan_S, reward_S, kinds_S)
     if policy.action != "ignore" and not measured_S.all():
         # loss_multiplier lets masked rows vote; a row without a number has none to give.
@@ -92,6 +95,21 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
         plan_S.outage,
     )
     return Decision(plan, replace(counts, trained=int(plan.trains_B.sum())))
+
+
+def _warn_of_singletons(group_S: npt.NDArray[Any]) -> None:
+    """Say once that most groups hold one rollout: most likely they are grouped by the wrong id."""
+    codes, count = group_codes(group_S, len(group_S))
+    lone = int((np.bincount(codes, minlength=count) == 1).sum())
+    if 2 * lone > count:
+        warn_once(
+            "verl:singletons",
+            "%d of %d groups hold a single rollout, so they have no group statistics and none of them trains "
+            "(min_valid). Check what sets uid and rollout.n; algorithm.mask_sample.min_valid=1 keeps verl's "
+            "own rule for such groups. Said once.",
+            lone,
+            count,
+        )
 
 
 def _sessions(rows: Rows, real: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -186,3 +186,10 @@ def test_a_gym_verify_response_becomes_verls_reward_dict():
         "failure_kind": "",
         "failure_reason": "",
     }
+
+
+def test_without_group_ids_verl_says_so_itself():
+    data = batch([1, 1, 0, 0], mask_sample=[False, True, False, False])
+    del data.non_tensor_batch["uid"]
+    with pytest.raises(KeyError, match="uid"):
+        advantages(data)

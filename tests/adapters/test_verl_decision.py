@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplemask import MaskPolicy
+from samplemask import MaskPolicy, failure_kinds
 from samplemask_verl.decision import Rows, decide
 from samplemask_verl.verdicts import RowVerdicts
 
@@ -120,3 +120,18 @@ def test_the_order_of_rows_does_not_matter(sessions, random):
     shuffled = list(table)
     random.shuffle(shuffled)
     assert trains(table) == trains(shuffled)
+
+
+def test_most_groups_with_a_single_rollout_are_said_once(caplog, monkeypatch):
+    monkeypatch.setattr(failure_kinds, "_reported", set())
+    with caplog.at_level("WARNING", logger="samplemask"):
+        for _ in range(2):
+            decide(rows("abcc"), verdicts([0] * 4), MaskPolicy())
+    (record,) = caplog.records
+    assert record.message.startswith("2 of 3 groups hold a single rollout")
+
+
+def test_a_group_that_failures_made_thin_is_no_reason_to_doubt_the_ids(caplog, monkeypatch):
+    monkeypatch.setattr(failure_kinds, "_reported", set())
+    decide(rows("aabb"), verdicts([1, 0, 1, 0]), MaskPolicy())
+    assert not caplog.records
