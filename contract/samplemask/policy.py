@@ -253,8 +253,9 @@ def _explained(error: ValidationError, policy_type: type[MaskPolicy]) -> str:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known options: {', '.join(known)}."
             lines.append(f"unknown policy option {name!r}. {hint}")
+        elif problem["type"] == "value_error":  # two options that do not go together: our own sentence
+            lines.append(problem["msg"].removeprefix("Value error, "))
         else:
-            lines.append(
-                str(ContractError.of(name, problem["msg"], problem["input"], "Correct this option."))
-            )
+            expected = problem["msg"].removeprefix("Input should be ").replace("frozenset", "list")
+            lines.append(str(ContractError.of(name, expected, problem["input"], "Correct this option.")))
     return "; ".join(lines)

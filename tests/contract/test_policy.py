@@ -283,3 +283,31 @@ def test_kinds_that_do_not_fit_say_what_was_found_and_what_to_do():
         "kinds_B: expected 2 failure kinds, one str or None per row of masked_B, found ['a'] (list). "
         "Use None for a row without one."
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"min_valid": 0},
+            "min_valid: expected greater than or equal to 1, found 0 (int). Correct this option.",
+        ),
+        (
+            {"scored_kinds": "a:b"},
+            "scored_kinds: expected a valid list, found 'a:b' (str). Correct this option.",
+        ),
+        (
+            {"action": "zero"},
+            "action: expected 'loss_multiplier', 'exclude', 'drop_group' or 'ignore', found 'zero' (str). "
+            "Correct this option.",
+        ),
+        (
+            {"scored_kinds": ["a:b"], "masked_kinds": ["a:b"]},
+            "['a:b'] cannot be in scored_kinds and in masked_kinds at once",
+        ),
+    ],
+)
+def test_an_error_says_option_expected_and_found_in_plain_words(options, message):
+    with pytest.raises(ContractError) as caught:
+        MaskPolicy(**options)
+    assert str(caught.value) == message
