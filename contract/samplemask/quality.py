@@ -172,14 +172,20 @@ def pass_at(rollouts: Rollouts, counting: Counting) -> dict[str, float | None]:
         The value for k = 1, 2, 4, ... and for the largest group, by str(k).
     """
     groups = Groups(rollouts, GROUP)
+    by_size = _by_size(*_sorted_rewards(rollouts, groups, counting))
+    largest = int(groups.size_G.max()) if groups.count else 0
+    return {str(k): _pass_at(k, by_size) for k in _ks(largest)}
+
+
+def _sorted_rewards(
+    rollouts: Rollouts, groups: Groups, counting: Counting
+) -> tuple[FloatArray, npt.NDArray[np.intp]]:
+    """Return the counted rewards group by group, sorted within each, and how many each group has."""
     counted_R, reward_R = _counted_rewards(rollouts, counting)
     counted_R &= rollouts["task"] != NO_INDEX
     code, reward = groups.code_R[counted_R], reward_R[counted_R]
-    reward = reward[np.lexsort((reward, code))]
-    size_G = np.bincount(code, minlength=groups.count)
-    by_size = _by_size(reward, size_G)
-    largest = int(groups.size_G.max()) if groups.count else 0
-    return {str(k): _pass_at(k, by_size) for k in _ks(largest)}
+    del counted_R, reward_R  # each of these columns counts on a file of millions of rows
+    return reward[np.lexsort((reward, code))], np.bincount(code, minlength=groups.count)
 
 
 def mean(values: FloatArray) -> float | None:
@@ -251,10 +257,10 @@ def _ks(largest: int) -> list[int]:
 
 def _by_size(reward: FloatArray, size_G: npt.NDArray[np.intp]) -> dict[int, FloatArray]:
     """Return the rewards of the groups of each size n, (groups, n); `reward` is sorted within each group."""
-    start_G = np.cumsum(size_G) - size_G
-    return {
-        n: reward[start_G[size_G == n][:, None] + np.arange(n)] for n in np.unique(size_G).tolist() if n > 0
-    }
+    start_G, sizes = np.cumsum(size_G) - size_G, np.unique(size_G).tolist()
+    if len(sizes) == 1 and sizes[0]:
+        return {sizes[0]: reward.reshape(-1, sizes[0])}
+    return {n: reward[start_G[size_G == n][:, None] + np.arange(n)] for n in sizes if n}
 
 
 def _pass_at(k: int, by_size: dict[int, FloatArray]) -> float | None:

@@ -137,11 +137,13 @@ def _dependence(ran: Rollouts, code: int, lost_R: BoolArray, values: FloatArray)
 def _rank_correlation(values: FloatArray, chosen_R: BoolArray) -> float:
     """Return the correlation of the values' ranks with being chosen; equal values share their mean rank."""
     order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    sizes_V = np.diff(np.append(starts, len(ordered)))
-    rank_V = starts + (sizes_V - 1) / 2 - (len(ordered) - 1) / 2  # of each distinct value, from the middle
-    chosen_V = np.add.reduceat(chosen_R[order].astype(np.int64), starts)
-    share = chosen_R.mean()
-    spread = (sizes_V * rank_V**2).sum() * share * (1 - share) * len(ordered)
-    return float((chosen_V * rank_V).sum() / np.sqrt(spread))
+    ordered, count = values[order], len(values)
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])).astype(np.int32)
+    del ordered  # each of these columns counts on a file of millions of rows
+    sizes_V = np.diff(np.append(starts, np.int32(count)))
+    rank_V = (sizes_V - 1) / 2  # of each distinct value, from the middle
+    rank_V += starts - (count - 1) / 2
+    chosen_V = np.add.reduceat(chosen_R[order], starts, dtype=np.int32)
+    share = float(chosen_R.mean())
+    spread = float((sizes_V * rank_V**2).sum()) * share * (1 - share) * count
+    return float((chosen_V * rank_V).sum()) / math.sqrt(spread)
