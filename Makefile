@@ -12,6 +12,7 @@ CORE := .venvs/core
 DOCS := .venvs/docs
 VERL := .venvs/verl
 GYM := .venvs/gym
+NEMO := .venvs/nemo-rl
 TRL := .venvs/trl
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # pip repeats one line about local package folders for every package on some machines.
@@ -50,8 +51,9 @@ integration-gym: $(GYM)/.ready  ## Tests against the real NeMo Gym (needs python
 	@if [ -x $(GYM)/bin/python ]; then $(GYM)/bin/python $(PYTEST) -m "not slow" integration/gym; \
 	else echo "SKIPPED integration/gym: NeMo Gym needs Python 3.13 and none was found"; fi
 
-integration-nemo-rl: $(VERL)/.ready  ## Tests against a NeMo-RL checkout (SAMPLEMASK_NEMO_RL_CHECKOUT)
-	@if [ -n "$${SAMPLEMASK_NEMO_RL_CHECKOUT:-}" ]; then $(VERL)/bin/python $(PYTEST) integration/nemo_rl; \
+integration-nemo-rl:  ## Tests against a NeMo-RL checkout (SAMPLEMASK_NEMO_RL_CHECKOUT)
+	@if [ -n "$${SAMPLEMASK_NEMO_RL_CHECKOUT:-}" ]; then \
+	  $(MAKE) $(NEMO)/.ready && $(NEMO)/bin/python $(PYTEST) -p no:asyncio integration/nemo_rl; \
 	else echo "SKIPPED integration/nemo_rl: set SAMPLEMASK_NEMO_RL_CHECKOUT to a checkout of NVIDIA-NeMo/RL"; fi
 
 integration-trl: $(TRL)/.ready  ## Tests of the guide's worked example against the real TRL
@@ -95,6 +97,12 @@ $(TRL)/.ready: $(VERL)/.ready integration/trl/requirements.txt
 	  "$$($(TRL)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/borrowed.pth"
 	$(TRL)/bin/python $(PIP_INSTALL) -r integration/trl/requirements.txt $(QUIET)
 	$(TRL)/bin/python $(PIP_INSTALL) -e . $(QUIET)
+	touch $@
+
+$(NEMO)/.ready: pyproject.toml integration/nemo_rl/requirements.txt
+	$(PYTHON) -m venv $(NEMO)
+	$(NEMO)/bin/python $(PIP_INSTALL) -r integration/nemo_rl/requirements.txt $(QUIET)
+	$(NEMO)/bin/python $(PIP_INSTALL) -e ".[nemo-rl]" $(QUIET)
 	touch $@
 
 $(GYM)/.ready: pyproject.toml integration/gym/requirements.txt
