@@ -37,10 +37,12 @@ class DecidedRows:
     Attributes:
         votes_B: bool (B,), the rows that it runs on.
         trains_B: bool (B,), the rows whose result is kept.
+        counted: True when the rows that reach the loss were counted already.
     """
 
     votes_B: npt.NDArray[np.bool_]
     trains_B: npt.NDArray[np.bool_]
+    counted: bool = False
 
 
 decided_rows: ContextVar[DecidedRows | None] = ContextVar("samplemask_decided_rows", default=None)

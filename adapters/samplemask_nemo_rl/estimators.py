@@ -32,7 +32,12 @@ _unmeasured: ContextVar[dict[int, torch.Tensor]] = ContextVar("samplemask_unmeas
 
 
 class Process:
-    """The run that this process is in: `session`, and the batch that was decided last."""
+    """The run that this process is in.
+
+    Attributes:
+        session: What it was configured to do; None before a run makes its estimator.
+        nothing_trains: The policy left no row in the loss of the step at hand.
+    """
 
     session: Session | None = None
     nothing_trains: bool = False
@@ -59,14 +64,17 @@ def wrap_compute_advantage(original: Function) -> Function:
     def compute_advantage(
         self: Any, prompt_ids: Any, rewards: Any, mask: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        if args and isinstance(args[0], Mapping):
+            args, kwargs = args[1:], {**kwargs, "repeated_batch": args[0]}
         codes_B = prompt_codes(prompt_ids)
         decided = _decided(self, codes_B, rewards, kwargs.get("repeated_batch"))
         groups = code_column(codes_B, prompt_ids)
         if decided is None:
             Process.nothing_trains = False
             return _call(original, self, (groups, rewards, mask, *args), kwargs)
-        Process.nothing_trains = _count_trained(mask, decided)
-        if decided.votes_B.all() and decided.trains_B.all():
+        everybody = bool(decided.votes_B.all() and decided.trains_B.all())
+        Process.nothing_trains = not _count_trained(mask, decided) and not everybody
+        if everybody:
             return _call(original, self, (groups, rewards, mask, *args), kwargs)
         return _on_voters(original, self, decided, (groups, rewards, mask, *args), kwargs)
 
@@ -121,12 +129,13 @@ def _default_policy(estimator: Any) -> MaskPolicy:
     return MaskPolicy() if is_group_relative(estimator) else MaskPolicy(min_valid=1)
 
 
-def _count_trained(mask: torch.Tensor, decided: DecidedRows) -> bool:
-    """Enter into the ledger how many rows reach the loss; tell whether that is none."""
+def _count_trained(mask: torch.Tensor, decided: DecidedRows) -> int:
+    """Return how many rows reach the loss, and enter them into the ledger."""
     has_tokens_B = mask.detach().bool().any(dim=1).cpu().numpy()
     trained = int((has_tokens_B & decided.trains_B).sum())
-    ledger.count_trained(trained)
-    return trained == 0
+    if not decided.counted:
+        ledger.count_trained(trained)
+    return trained
 
 
 def _on_voters(
@@ -135,7 +144,7 @@ def _on_voters(
     size = len(decided.votes_B)
     silent_B = torch.from_numpy(~decided.trains_B)
     rows = torch.from_numpy(np.flatnonzero(decided.votes_B))
-    if not decided.trains_B.any():
+    if Process.nothing_trains:
         return _silence(original, estimator, size, args, kwargs)
     chosen = tuple(select_rows(value, rows, size) for value in args)
     named = {name: select_rows(value, rows, size) for name, value in kwargs.items()}

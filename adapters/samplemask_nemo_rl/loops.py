@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,9 @@ def wrap_ppo_masking(original: Function) -> Function:
         decided, _arrival.decided = _arrival.decided, None
         if decided is None or len(decided.votes_B) != len(rewards):
             return original(train_data, rewards, *args, **kwargs)
-        decided_rows.set(decided)
+        decided_rows.set(
+            replace(decided, counted=True)
+        )  # the metrics are published here, before the estimator
         if decided.trains_B.any():
             advantage_mask, metrics = original(train_data, rewards, *args, **kwargs)
         else:  # the host would raise: there is nothing to train on, so nothing is trained
@@ -141,10 +144,10 @@ def wrap_ppo_masking(original: Function) -> Function:
 
 
 def wrap_train(original: Function) -> Function:
-    """Make the wrapper that skips the optimizer when no row of a batch trains."""
+    """Make the wrapper that skips the optimizer when the policy left no row of a batch in the loss."""
 
     def train(self: Any, data: Any, loss_fn: Any, eval_mode: bool = False, *args: Any, **kwargs: Any) -> Any:
-        if Process.session is None or eval_mode or not _is_empty(data):
+        if eval_mode or not Process.nothing_trains or not _is_empty(data):
             return original(self, data, loss_fn, eval_mode, *args, **kwargs)
         return _nothing_trained(type(self).__name__)
 
@@ -157,7 +160,7 @@ def wrap_train_from_meta(original: Function) -> Function:
     def train_from_meta(
         self: Any, meta: Any, loss_fn: Any, eval_mode: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        if Process.session is None or eval_mode or not Process.nothing_trains:
+        if eval_mode or not Process.nothing_trains:
             return original(self, meta, loss_fn, eval_mode, *args, **kwargs)
         return _nothing_trained(type(self).__name__)
 

@@ -26,8 +26,12 @@ def without_workers(model_class, monkeypatch):
     return model
 
 
-def begin_run():
-    grpo._create_advantage_estimator(bed.components(1, 4)["master_config"])
+def begin_step_without_rows():
+    """What a step does whose rows are all masked, up to the estimator."""
+    estimator = grpo._create_advantage_estimator(bed.components(1, 2)["master_config"])
+    flags = {"mask_sample": torch.ones(2, dtype=torch.bool)}
+    prompts, rewards, mask = torch.ones(2, 1).long(), torch.ones(2), torch.ones(2, 3)
+    estimator.compute_advantage(prompts, rewards, mask, repeated_batch=flags)
 
 
 def batch(*sample_mask):
@@ -36,7 +40,7 @@ def batch(*sample_mask):
 
 @pytest.mark.parametrize("model_class", [Policy, Value])
 def test_training_is_skipped_when_no_row_of_the_batch_is_in_the_loss(adapter, monkeypatch, model_class):
-    begin_run()
+    begin_step_without_rows()
     model = without_workers(model_class, monkeypatch)
     result = model.train(batch(0.0, 0.0), None)
     assert result["grad_norm"].item() == 0.0
@@ -47,7 +51,7 @@ def test_training_is_skipped_when_no_row_of_the_batch_is_in_the_loss(adapter, mo
 def test_training_is_not_skipped_when_a_row_is_in_the_loss_or_when_evaluating(
     adapter, monkeypatch, model_class
 ):
-    begin_run()
+    begin_step_without_rows()
     model = without_workers(model_class, monkeypatch)
     with pytest.raises(ReachedError):
         model.train(batch(0.0, 1.0), None)

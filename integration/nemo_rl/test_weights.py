@@ -1,4 +1,4 @@
-"""Weights after a real optimizer step: with masked rows as without them. NeMo-RL's loop, estimator and loss."""
+"""Weights after an optimizer step: with masked rows as without them. NeMo-RL's loop, estimator and loss."""
 
 import bed
 import pytest
@@ -21,7 +21,7 @@ class Model(torch.nn.Module):
 
 
 def trained(data, token_level):
-    """One AdamW step of NeMo-RL's clipped policy gradient loss with a KL penalty; weights and gradient norm."""
+    """Weights and gradient norm of one AdamW step of NeMo-RL's policy gradient loss with a KL penalty."""
     model = Model()
     config = ClippedPGLossConfig(reference_policy_kl_penalty=0.1, token_level_loss=token_level)
     data = BatchedDataDict({name: value.clone() for name, value in data.items()})
@@ -50,7 +50,7 @@ def rollouts(rewards, masked, groups):
 def step(rewards, masked, groups, kept=None):
     results = rollouts(rewards, masked, groups)
     results = results if kept is None else [results[row] for row in kept]
-    groups = groups if kept is None else len({int(each["message_log"][0]["token_ids"][0]) for each in results})
+    groups = len({int(each["message_log"][0]["token_ids"][0]) for each in results})
     parts = bed.components(groups, len(results) // groups)
     bed.run_grpo(parts, [results])
     return parts["trained"][0]
@@ -73,7 +73,7 @@ def test_weights_and_gradient_norm_are_those_of_training_without_the_rows(
     assert torch.allclose(weights, expected, atol=1e-6, rtol=0)
 
 
-def test_stock_nemo_rl_takes_another_step(token_level=True):
-    weights, _ = trained(step([1.0, 1.0, 0.0, 0.25], {1}, 1), token_level)
-    expected, _ = trained(step([1.0, 1.0, 0.0, 0.25], {1}, 1, [0, 2, 3]), token_level)
+def test_stock_nemo_rl_takes_another_step():
+    weights, _ = trained(step([1.0, 1.0, 0.0, 0.25], {1}, 1), True)
+    expected, _ = trained(step([1.0, 1.0, 0.0, 0.25], {1}, 1, [0, 2, 3]), True)
     assert (weights - expected).abs().max() > 1e-4

@@ -189,6 +189,26 @@ def test_ppo_survives_a_batch_in_which_nothing_is_left():
     assert metrics["mask_sample/no_signal_step"] == 1.0
 
 
+def test_ppo_counts_the_rows_of_each_step_once():
+    masking = loops.wrap_ppo_masking(host._apply_ppo_seq_logprob_error_masking)
+    for _ in range(2):
+        batch = arrive([True, False, False], [1.0, 1.0, 0.0], min_valid=1)
+        train_data = {"token_mask": torch.ones(3, 2), "sample_mask": batch["loss_multiplier"]}
+        _, metrics = masking(train_data, batch["total_reward"], None)
+        advantages(host.RawRewardAdvantageEstimator(), [1.0, 1.0, 0.0], None, mask=[0.0, 1.0, 1.0])
+        assert metrics["mask_sample/rows_trained"] == 2.0
+
+
+def test_a_batch_given_by_position_is_read_too():
+    compute = estimators.wrap_compute_advantage(
+        lambda self, ids, rewards, mask, repeated_batch: rewards[:, None]
+    )
+    flags = {MASKED: torch.tensor([False, True, False])}
+    prompts, rewards = torch.zeros(3, 1).long(), torch.tensor([1.0, NAN, 0.0])
+    result = compute(host.GRPOAdvantageEstimator(), prompts, rewards, torch.ones(3, 1), flags)
+    assert result[:, 0].tolist() == [1.0, 0.0, 0.0]
+
+
 def test_ppo_without_verdicts_still_stops_when_nothing_is_left():
     masking = loops.wrap_ppo_masking(host._apply_ppo_seq_logprob_error_masking)
     with pytest.raises(RuntimeError, match="no valid response tokens"):
