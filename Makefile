@@ -3,10 +3,16 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
+# The first of these that really runs (a shim of a version manager may be there and not run).
 # 3.11 first: it is the Python that most of the hosts' wheels are made for.
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
+runs = $(firstword $(foreach name,$(1),$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+ifndef PYTHON
+PYTHON := $(call runs,python3.11 python3.12 python3.10 python3)
+endif
 # NeMo Gym needs Python 3.13; its tests skip where there is none.
-PYTHON313 ?= $(shell command -v python3.13)
+ifndef PYTHON313
+PYTHON313 := $(call runs,python3.13 $(wildcard $(HOME)/.pyenv/versions/3.13*/bin/python3.13))
+endif
 
 CORE := .venvs/core
 DOCS := .venvs/docs
