@@ -46,6 +46,22 @@ def test_the_audit_on_the_call_page_is_what_the_command_prints(capsys):
     assert excerpt[2] in capsys.readouterr().out
 
 
+def test_pages_that_code_and_messages_name_are_there_or_announced():
+    announced = set(
+        re.findall(r"^    - (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    for folder in ("contract", "adapters", "integration", "benchmarks"):
+        for source in (ROOT / folder).rglob("*.py"):
+            for page in re.findall(r"\bdocs/([\w-]+\.md)", source.read_text(encoding="utf-8")):
+                assert page in announced or (DOCS / page).is_file(), f"{source} names docs/{page}"
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_of_the_repository_lead_somewhere(name):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), f"{name} links to {target}"
+
+
 def test_a_table_that_nobody_knows_is_left_to_its_own_command():
     text = "<!-- table: worked group -->\n\n| a |\n\n<!-- end of table -->"
     assert tables["current"](text) == text
