@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ARGUED = ROOT / "docs" / "mutants.md"
 CONTRACT = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict")
-SELECTION = ("samplemask_verl/decision", "samplemask_nemo_rl/decision")
+SELECTION = ("samplemask_verl/decision",)
 TESTS = (
     *(f"tests/contract/test_{name}.py" for name in CONTRACT),
     "tests/contract/test_policy_invariants.py",

@@ -1,11 +1,13 @@
 """The conformance suite on real verl: stock fails and says how, the plugin makes everything hold."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed in this environment")
 
 import samplemask_verl
-from samplemask.testing import grpo_batch
+from samplemask.testing import check_loss, grpo_batch
 from samplemask.testing.__main__ import main
 from samplemask.testing.verl_host import to_verl, verl_estimator, verl_estimators
 from samplemask.testing.verl_table import verl_reports
@@ -85,3 +87,18 @@ def test_the_command_writes_the_table(tmp_path):
     assert "✗" in stock
     assert "✗" not in installed
     assert installed.count("\n| ") == 16
+
+
+def test_the_guides_custom_estimator_works_as_written():
+    guide = (Path(__file__).parents[2] / "docs" / "test-kit.md").read_text(encoding="utf-8")
+    section = guide.partition("## A custom verl estimator")[2].partition("\n## ")[0]
+    exec(compile(section.partition("```py\n")[2].partition("```")[0], "test-kit.md", "exec"), {})
+    assert "median_baseline" in verl_estimators()
+
+
+def test_the_guides_loss_fails_as_written():
+    guide = (Path(__file__).parents[2] / "docs" / "test-kit.md").read_text(encoding="utf-8")
+    section = guide.partition("## A loss")[2].partition("\n## ")[0]
+    names = {"check_loss": check_loss}
+    exec(compile(section.partition("```py\n")[2].partition("```")[0], "test-kit.md", "exec"), names)
+    assert names["report"].failed == ("loss_ignores_masked_content",)

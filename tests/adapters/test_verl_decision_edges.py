@@ -58,3 +58,13 @@ def test_a_remark_of_an_earlier_row_does_not_become_the_kind_of_an_unmasked_sess
         session_B=["s0", "s0", "s1", "s2"],
     )
     assert decision.plan.masked_B.tolist() == [False] * 4
+
+
+def test_the_kind_of_a_masked_session_is_the_first_that_a_masked_row_names():
+    decision = decided(
+        "aaaaa",
+        [1, 1, 0, 0, 0],
+        kinds=["agent_timeout", None, None, None, None],
+        session_B=["s0"] * 3 + ["s1", "s2"],
+    )
+    assert decision.metrics["mask_sample/kind/agent_timeout"] == 1.0

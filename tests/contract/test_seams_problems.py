@@ -3,6 +3,7 @@
 import functools
 import importlib
 import sys
+from types import SimpleNamespace
 
 import pytest
 from seam_host import MEAN, TOTAL, add_100, foreign, seam
@@ -90,3 +91,16 @@ def test_a_function_that_a_subpackage_imports_from_its_parent_is_the_hosts_own(h
     (deep / "names.py").write_text("from tiny_host.core import mean\n")
     importlib.invalidate_caches()
     assert seam_status(seam("mean", "rewards", "group", module="tiny_host.deep.names")).problem is None
+
+
+def test_rays_own_wrapper_of_an_actors_method_is_no_foreign_one(host, tmp_path, monkeypatch):
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("def traced(self):\n    return self\n")
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    importlib.invalidate_caches()
+    ray = importlib.import_module("ray")
+    actor = type("Modified", (), {"step": ray.traced})
+    host.Actor = SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=actor), plain=actor)
+    assert seam_status(seam("Actor.__ray_metadata__.modified_class.step", "self")).problem is None
+    assert "Another plugin wrapped it" in seam_status(seam("Actor.plain.step", "self")).problem
+    monkeypatch.delitem(sys.modules, "ray")

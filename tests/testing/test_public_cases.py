@@ -216,11 +216,11 @@ def lines(rows: list) -> str:
 
 @pytest.mark.parametrize(("case", "example"), of("verl"))
 def test_verl_columns_read_the_same_in_both_trainers(case, example):
-    from samplemask_verl.verdicts import columns_as_mappings, read_rows
+    from samplemask_verl.verdicts import read_rows
 
     rows = len(example["masked"])
-    places = [example["samples"]] if "samples" in example else [columns_as_mappings(example["columns"], rows)]
-    verdicts = read_rows(places, np.zeros(rows))
+    place = example["samples"] if "samples" in example else example["columns"]
+    verdicts = read_rows([place], np.zeros(rows))
     assert verdicts.masked_B.astype(int).tolist() == example["masked"], case.report
     assert list(verdicts.kinds_B) == example["kinds"]
     assert verdicts.stated is example.get("stated", True)
