@@ -71,3 +71,7 @@ def test_an_outage_keeps_its_own_counts():
 def test_other_errors_survive_pickling(error):
     twin = pickle.loads(pickle.dumps(error))
     assert (type(twin), str(twin)) == (type(error), str(error))
+
+
+def test_an_outage_without_kinds_says_so():
+    assert "Per failure kind: none given. Repair" in str(OutageError(60, 80, {}, 0.5))

@@ -133,6 +133,11 @@ class GrpoBatch:
         return "\n".join(lines)
 
 
+def pad_tokens(tokens_BT: npt.NDArray[Any], width: int = 8) -> npt.NDArray[Any]:
+    """Pad (B, T) to at least one width, so that deleting the longest row changes no order of summation."""
+    return np.pad(tokens_BT, ((0, 0), (0, max(0, width - tokens_BT.shape[1]))))
+
+
 def padding_rows(count: int, dtype: npt.DTypeLike = np.float64) -> GrpoBatch:
     """Return rows that only fill a batch: one token, reward 0, a group each."""
     batch = GrpoBatch.of([0.0] * count, None, [f"pad{row}" for row in range(count)], [1] * count, dtype=dtype)

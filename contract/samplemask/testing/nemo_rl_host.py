@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.groups import group_codes
-from samplemask.testing.batches import GrpoBatch
+from samplemask.testing.batches import GrpoBatch, pad_tokens
 from samplemask.testing.properties import Estimator
 
 
 def to_nemo_rl(batch: GrpoBatch) -> Any:
-    """Return the batch as a BatchedDataDict with the columns that NeMo-RL's GRPO reads.
+    """Return the batch as a BatchedDataDict, padded to 8 tokens, with the columns that NeMo-RL's GRPO reads.
 
     `prompt_ids` is one number per prompt, `mask_sample` is the verdict as the adapter carries it,
     `loss_multiplier` is 0 in masked and padding rows as NeMo-RL's own masking leaves it, and each row's
@@ -37,7 +37,7 @@ def to_nemo_rl(batch: GrpoBatch) -> Any:
         "reward/format": torch.from_numpy(components[:, 1].copy()),
         "mask_sample": torch.from_numpy(batch.masked_B.copy()),
         "loss_multiplier": torch.from_numpy(np.where(silent_B, 0.0, 1.0).astype(np.float32)),
-        "token_mask": torch.from_numpy(batch.response_mask()),
+        "token_mask": torch.from_numpy(pad_tokens(batch.response_mask())),
         "length": torch.from_numpy(batch.length_B.copy()),
         "idx": list(range(len(batch))),
         "extra_env_info": [

@@ -15,12 +15,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.testing.batches import GrpoBatch
+from samplemask.testing.batches import GrpoBatch, pad_tokens
 from samplemask.testing.properties import Estimator
 from samplemask.testing.synthetic import Stream
 
 Treatment = Literal["stock", "response_mask_zeroed", "installed"]
-WIDTH = 8
 TWINS = {"grpo": "grpo_vectorized", "rloo": "rloo_vectorized"}
 _ALGORITHM = {
     "gamma": 1.0,
@@ -79,10 +78,10 @@ def to_verl(batch: GrpoBatch, *, zero_masked: bool = False, baselines: bool = Fa
         baselines: Add `reward_baselines`, which remax needs.
     """
     torch = import_module("torch")
-    mask = _padded(batch.response_mask())
+    mask = pad_tokens(batch.response_mask())
     own = _noise(batch, mask.shape[1])
     noise = np.where(batch.masked_B[:, None], batch.reward_B[:, None], own)
-    rewards = torch.from_numpy(_padded(batch.token_reward())).float()
+    rewards = torch.from_numpy(pad_tokens(batch.token_reward())).float()
     attention = np.concatenate([np.ones((len(batch), 3), dtype=np.int64), mask], axis=1)
     if zero_masked:
         mask = np.where(batch.masked_B[:, None], 0, mask)
@@ -112,11 +111,6 @@ def _stock(function: Callable[..., Any]) -> Callable[..., Any]:
     while hasattr(function, "__samplemask_seam__"):
         function = inspect.getattr_static(function, "__wrapped__")
     return function
-
-
-def _padded(tokens_BT: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Pad to one width, so that deleting the longest row changes no summation order."""
-    return np.pad(tokens_BT, ((0, 0), (0, max(0, WIDTH - tokens_BT.shape[1]))))
 
 
 def _noise(batch: GrpoBatch, width: int) -> npt.NDArray[np.float64]:
