@@ -24,6 +24,9 @@ EXCLUSION = "samplemask_exclusion"
 KEPT, EXCLUDED, EXCLUDED_BUT_COUNTED = 0, 1, 2
 """Marks: trains as verl says; out of the loss; out of the loss but in verl's constant row count."""
 
+LEFT_OUT = "mask_sample/rows_left_out"
+"""Metric of each mini batch, and the engine's receipt: the trainer stops when it does not come back."""
+
 MASKS = ("response_mask", "loss_mask")
 
 Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
@@ -61,11 +64,14 @@ def wrap_train_batch(
                 return original(self, data, loss_function)
             training, excluded, uncounted = _count(self, data, host.get_device_name())
             if excluded and not training:
-                return _nothing_trained(tools, self, data)
-            self._samplemask_trained = not tools.get(data, "update_lr_scheduler", default=False)
-            if not excluded:
-                return original(self, data, loss_function)
-            return original(self, _prepared(tools, data, uncounted), on_kept_rows(tools, loss_function))
+                outputs = _nothing_trained(tools, self, data)
+            else:
+                self._samplemask_trained = not tools.get(data, "update_lr_scheduler", default=False)
+                prepared = _prepared(tools, data, uncounted)
+                outputs = original(self, prepared, on_kept_rows(tools, loss_function))
+            if self.is_mp_src_rank_with_outputs():
+                outputs["metrics"][LEFT_OUT] = [float(excluded)]
+            return outputs
 
         return train_batch
 

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import PREFIX, StepCounts
+from samplemask.errors import SampleMaskError
 from samplemask_verl.config import acts, policy_of
 from samplemask_verl.decision import Decision
+from samplemask_verl.loss import EXCLUSION, LEFT_OUT
 from samplemask_verl.verdicts import VERDICT_FIELDS, read_rows
 
 Wrapper = Callable[..., Any]
@@ -79,7 +81,12 @@ def wrap_v1_update(original: Wrapper) -> Wrapper:
     """Skip an actor or critic update when no row of the batch trains: no step, no scheduler, no decay."""
 
     def update(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
-        return original(self, batch, metrics) if state_of(self).trains else batch
+        if not state_of(self).trains:
+            return batch
+        updated = original(self, batch, metrics)
+        if EXCLUSION in (batch.fields or ()):
+            _check_receipt(original, metrics)
+        return updated
 
     return update
 
@@ -95,11 +102,33 @@ def wrap_legacy_update(host: ModuleType) -> Callable[[Wrapper], Wrapper]:
         def update(self: Any, batch: Any) -> Any:
             if batch.meta_info.get(NO_SIGNAL):
                 return host.DataProto.from_single_dict(data={}, meta_info={"metrics": {}})
-            return original(self, batch)
+            updated = original(self, batch)
+            if EXCLUSION in batch.batch.keys():  # noqa: SIM118 - a TensorDict, not a dict
+                _check_receipt(original, updated.meta_info["metrics"])
+            return updated
 
         return update
 
     return make
+
+
+def _check_receipt(update: Wrapper, metrics: dict[str, Any]) -> None:
+    """Stop when the training processes did not say that they left the excluded rows out.
+
+    Args:
+        update: verl's `_update_actor` or `_update_critic`.
+        metrics: What it reported.
+
+    Raises:
+        SampleMaskError: The plugin is not active where the model is trained.
+    """
+    role = update.__name__.removeprefix("_update_")
+    if f"{role}/{LEFT_OUT}" not in metrics:
+        raise SampleMaskError(
+            f"the {role}'s training processes: expected them to leave the excluded rows out of the loss and "
+            f"to report {role}/{LEFT_OUT}, found no such report. samplemask is not active there: install it "
+            "in the Python environment of every node, and let VERL_USE_EXTERNAL_PLUGINS load it everywhere."
+        )
 
 
 def wrap_v1_metrics(original: Wrapper) -> Wrapper:

@@ -4,23 +4,26 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 import torch
 
+from samplemask import SampleMaskError
 from samplemask_verl.loss import (
     EXCLUDED,
     EXCLUDED_BUT_COUNTED,
     EXCLUSION,
     KEPT,
+    LEFT_OUT,
     exclusion_column,
     on_kept_rows,
     select_rows,
     wrap_train_batch,
     zero_rows,
 )
+from samplemask_verl.steps import wrap_v1_update
 
 NAN = float("nan")
 
@@ -62,6 +65,7 @@ def test_flat_and_dense_outputs_lose_the_same_rows_and_other_values_stay():
 TOKENS = st.lists(st.floats(width=32), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(TOKENS, st.booleans()), min_size=1, max_size=6).filter(
         lambda rows: any(k for _, k in rows)
@@ -163,6 +167,9 @@ class Engine:
     def get_data_parallel_group(self):
         return None
 
+    def is_mp_src_rank_with_outputs(self):
+        return True
+
     def train_batch(self, data, loss_function):
         self.steps += 1
         self.data = data
@@ -195,7 +202,8 @@ def test_the_row_count_follows_the_mark_and_the_callers_batch_stays_as_it_was(en
 
 def test_a_mini_batch_without_a_row_to_train_takes_no_step_and_no_scheduler(engine):
     data = mini_batch(EXCLUDED, EXCLUDED, update_lr_scheduler=True)
-    assert engine.train_batch(data, mean_loss) == {"model_output": {}, "loss": [], "metrics": {}}
+    outputs = engine.train_batch(data, mean_loss)
+    assert outputs == {"model_output": {}, "loss": [], "metrics": {LEFT_OUT: [2.0]}}
     assert engine.steps == 0
     assert data["update_lr_scheduler"] is False
 
@@ -214,3 +222,16 @@ def test_the_scheduler_moves_once_when_an_earlier_mini_batch_of_the_step_trained
     next_step = mini_batch(EXCLUDED, EXCLUDED, update_lr_scheduler=True)
     engine.train_batch(next_step, mean_loss)
     assert next_step["update_lr_scheduler"] is False
+
+
+def test_the_trainer_stops_when_the_training_processes_send_no_receipt():
+    def _update_actor(self, batch, metrics):
+        metrics.update(self.reported)
+        return batch
+
+    update = wrap_v1_update(_update_actor)
+    batch = SimpleNamespace(fields=["advantages", EXCLUSION])
+    update(SimpleNamespace(reported={f"actor/{LEFT_OUT}": 1.0}), batch, {})
+    update(SimpleNamespace(reported={}), SimpleNamespace(fields=["advantages"]), {})
+    with pytest.raises(SampleMaskError, match=r"the actor's training processes.*found no such report"):
+        update(SimpleNamespace(reported={f"critic/{LEFT_OUT}": 1.0}), batch, {})
