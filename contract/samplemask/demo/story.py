@@ -58,8 +58,9 @@ def tell(batch: GrpoBatch, estimates: Estimates, audit: str) -> str:
         [
             "A FAILED ROLLOUT IS NOT A ZERO",
             "",
-            "1. A staged run, recorded from a real NeMo Gym 0.7.0 server: eight rollouts of each task, and an",
-            "   environment that loses sessions and its judge on purpose. `samplemask audit` counts what is left:",
+            "1. A staged run, recorded from a real NeMo Gym 0.7.0 server: eight rollouts of each task, and",
+            "   an environment that loses sessions and its judge on purpose. `samplemask audit` counts what",
+            "   is left:",
             "",
             *_indented(audit.splitlines()),
             "",
