@@ -25,7 +25,15 @@ CELLS = [
     ("3.13", "pydantic==2.8.*", "numpy==2.1.*"),
     ("3.13", *NEWEST),
 ]
-TESTS = ["tests/contract", "tests/testing"]
+CORE = "verdict* policy* groups accounting seams* errors failure_kinds import_is_light fuzz"
+TESTS = [
+    *(
+        str(path.relative_to(ROOT))
+        for name in CORE.split()
+        for path in ROOT.glob(f"tests/contract/test_{name}.py")
+    ),
+    *(f"tests/testing/test_{name}.py" for name in ("batches", "planted_faults", "public_cases", "responses")),
+]
 VERSIONS = """
 import numpy, platform, pydantic
 print(platform.python_version(), pydantic.VERSION, numpy.__version__)
@@ -62,7 +70,7 @@ def environment(work: Path, python: str, pydantic: str, numpy: str) -> Path | No
     return interpreter
 
 
-def cell(work: Path, python: str, pydantic: str, numpy: str) -> tuple[str, bool]:
+def cell(work: Path, tests: list[str], python: str, pydantic: str, numpy: str) -> tuple[str, bool]:
     """Return one row of the table, and whether it is all right."""
     interpreter = environment(work, python, pydantic, numpy)
     if interpreter is None:
@@ -70,7 +78,7 @@ def cell(work: Path, python: str, pydantic: str, numpy: str) -> tuple[str, bool]
     versions = run([interpreter, "-c", VERSIONS]).stdout.split()
     paths = os.pathsep.join(str(ROOT / name) for name in ("contract", "adapters"))
     variables = {**os.environ, "PYTHONPATH": paths, "HYPOTHESIS_STORAGE_DIRECTORY": str(work / ".hypothesis")}
-    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS], env=variables)
+    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], env=variables)
     (work / "last.log").write_text(done.stdout + done.stderr)
     counts = re.findall(r"(\d+) (passed|failed|errors?|skipped)", done.stdout.strip().splitlines()[-1])
     said = ", ".join(f"{count} {what}" for count, what in counts) or "no test ran"
@@ -85,15 +93,17 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder for the environments; kept")
     parser.add_argument("--write", type=Path, help="document whose table is replaced")
     parser.add_argument("--only", help="one Python, such as 3.12")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="what to run; the core's tests by default")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     chosen = [each for each in CELLS if options.only in (None, each[0])]
-    rows = [cell(options.work, *each) for each in chosen]
+    rows = [cell(options.work, options.tests, *each) for each in chosen]
     head = [
-        "| Python | pydantic | numpy | tests of the contract and the test kit |",
+        "| Python | pydantic | numpy | tests of the core and the test kit |",
         "| --- | --- | --- | --- |",
     ]
-    table = "\n".join([START, "", *head, *(row for row, _ in rows), "", END])
+    title = ["## The contract", "", "Written by `python integration/compatibility/run.py`.", ""]
+    table = "\n".join([START, "", *title, *head, *(row for row, _ in rows), "", END])
     if options.write:
         text = options.write.read_text(encoding="utf-8") if options.write.exists() else "# Compatibility\n"
         before, start, rest = text.partition(START)
