@@ -248,7 +248,7 @@ def _explained(error: ValidationError, policy_type: type[MaskPolicy]) -> str:
     known = list(policy_type.model_fields)
     lines = []
     for problem in error.errors():
-        name = ".".join(str(part) for part in problem["loc"]) or "policy"
+        name = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known options: {', '.join(known)}."
