@@ -16,6 +16,7 @@ import torch
 
 from samplemask.failure_kinds import MAX_KIND_LENGTH, REWARD_NOT_FINITE
 from samplemask.verdict import read_flag, read_verdict
+from samplemask_nemo_rl.placeholders import MARK
 
 MASKED = "mask_sample"
 """NeMo-RL's own column: bool (B,), True where the environment masked the row."""
@@ -36,7 +37,7 @@ class RowVerdicts:
 
     Attributes:
         masked_B: bool (B,).
-        measured_B: bool (B,), False where there is no finite reward.
+        measured_B: bool (B,), False where there is no finite reward, or no rollout (a placeholder).
         stated_B: bool (B,), False where the response carried no verdict field at all.
         kinds_B: Failure kind of each row, or None.
     """
@@ -54,9 +55,10 @@ def read_results(full_results: Sequence[Mapping[str, Any]]) -> RowVerdicts:
         ContractError: A field cannot be read.
     """
     verdicts = [read_verdict(result) for result in full_results]
+    placeholders_B = np.array([MARK in result for result in full_results], dtype=bool)
     return RowVerdicts(
         np.array([verdict.mask_sample for verdict in verdicts], dtype=bool),
-        np.array([verdict.reward is not None for verdict in verdicts], dtype=bool),
+        np.array([verdict.reward is not None for verdict in verdicts], dtype=bool) & ~placeholders_B,
         np.array([any(name in result for name in _FLAGS) for result in full_results], dtype=bool),
         [verdict.failure_kind for verdict in verdicts],
     )

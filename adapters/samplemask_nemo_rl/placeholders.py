@@ -64,6 +64,19 @@ def adopt_prompts(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> 
                 log[0]["token_ids"] = torch.as_tensor(prompts[key]).clone()
 
 
+def refuse_placeholders(full_results: Sequence[Mapping[str, Any]]) -> None:
+    """Raise what NeMo-RL raises for a rollout without tokens, where nothing may be masked.
+
+    Raises:
+        ValueError: One of the verify responses belongs to a placeholder.
+    """
+    if any(MARK in result for result in full_results):
+        raise ValueError(
+            "NeMo Gym returned a masked rollout with no generation data, and env.should_mask_flagged_samples "
+            "is false, so the row would train. Remove that switch, or repair the environment."
+        )
+
+
 def prompt_key(nemo_gym_row: Mapping[str, Any]) -> str:
     """Return what identifies a row's prompt: its task, or else the input that it sends."""
     task = nemo_gym_row.get("_ng_task_index")

@@ -12,7 +12,12 @@ import numpy as np
 from samplemask.failure_kinds import warn_once
 from samplemask.verdict import read_verdict
 from samplemask_nemo_rl.columns import DETAILS, MASKED, RowVerdicts, read_results, write_columns
-from samplemask_nemo_rl.placeholders import adopt_prompts, placeholder_result, prompt_key
+from samplemask_nemo_rl.placeholders import (
+    adopt_prompts,
+    placeholder_result,
+    prompt_key,
+    refuse_placeholders,
+)
 
 Function = Callable[..., Any]
 
@@ -31,6 +36,7 @@ def wrap_postprocess_group(original: Function) -> Function:
         given = signature.bind(*args, **kwargs).arguments
         results = given["results"]
         if not given.get("mask_env_flagged_samples", True):
+            refuse_placeholders([result.get("full_result") or {} for result in results])
             return original(*args, **kwargs)
         adopt_prompts(results, [prompt_key(row) for row in given["nemo_gym_rows"]])
         verdicts = read_results([result["full_result"] for result in results])
@@ -101,7 +107,9 @@ def wrap_record_to_train_batch(original: Function) -> Function:
     def record_to_train_batch(record: Any, *args: Any, **kwargs: Any) -> Any:
         batch = original(record, *args, **kwargs)
         extras = [completion.env_extras or {} for completion in record.completions]
-        if not any(_SWITCHED_OFF in extra for extra in extras) and _from_gym(record):
+        if any(_SWITCHED_OFF in extra for extra in extras):
+            refuse_placeholders(extras)
+        elif _from_gym(record):
             verdicts = read_results(extras)
             _report_first_of_each_kind(extras, verdicts)
             write_columns(batch, verdicts)

@@ -146,6 +146,25 @@ def test_a_placeholder_takes_the_prompt_of_its_sibling():
     assert prompt_key({"_ng_task_index": 1}) != prompt_key({"_ng_task_index": 2})
 
 
+@pytest.mark.parametrize("action", ["ignore", "loss_multiplier", "exclude"])
+def test_a_placeholder_never_trains_and_never_votes_whatever_the_policy(action):
+    from samplemask import MaskPolicy
+    from samplemask_nemo_rl.decision import decide
+    from samplemask_nemo_rl.session import Session
+
+    lost = {"reward": 1.0, "mask_sample": True, "failure_kind": "session_lost", MARK: True}
+    batch = postprocess(gym_results(lost, {"reward": 1.0}, {"reward": 0.0}))
+    batch["prompt_ids_for_adv"] = torch.zeros(3, 1).long()
+    decided = decide(batch, Session(MaskPolicy(action=action, scored_kinds={"session_lost"}), "here"))
+    assert decided.trains_B.tolist() == decided.votes_B.tolist() == [False, True, True]
+
+
+def test_a_placeholder_is_the_hosts_error_again_where_nothing_may_be_masked():
+    lost = {"reward": 0.0, "mask_sample": True, MARK: True}
+    with pytest.raises(ValueError, match="no generation data"):
+        postprocess(gym_results(lost), mask_env_flagged_samples=False)
+
+
 def test_a_run_reads_its_policy_when_its_estimator_is_made():
     section = SimpleNamespace(adv_estimator={"mask_sample": {"action": "drop_group"}})
     made = estimators.wrap_create_estimator(host._create_advantage_estimator)(
