@@ -53,6 +53,24 @@ def test_a_sidecar_failure_of_a_rollout_that_succeeded_at_once_is_stale_and_repo
     assert [(each["line"], each["task"]) for each in document["stale_failures"]] == [(2, 0)]
 
 
+def test_a_row_of_the_main_file_beats_every_attempt_in_the_sidecar(tmp_path):
+    sidecar = [failure(0, 0, attempt=1), failure(0, 0, attempt=5)]
+    document = audited(tmp_path, [row(0, 0, 1.0)], failures=sidecar)
+    assert counts(document) == {"scored": 1}
+
+
+def test_within_a_file_a_newer_failure_beats_an_older_success(tmp_path):
+    rows = [failure(0, 0, attempt=1), row(0, 0, 1.0)]
+    for order in (rows, rows[::-1]):
+        assert counts(audited(tmp_path, order)) == {"failed": 1}
+
+
+def test_within_an_attempt_a_result_beats_a_failure(tmp_path):
+    rows = [row(0, 0, 1.0), failure(0, 0)]
+    for order in (rows, rows[::-1]):
+        assert counts(audited(tmp_path, order)) == {"scored": 1}
+
+
 def test_the_last_of_several_failed_attempts_names_the_kind(tmp_path):
     attempts = [failure(0, 0, "agent_timeout", attempt=1), failure(0, 0, "judge_failed")]
     document = audited(tmp_path, [], failures=attempts)

@@ -23,6 +23,7 @@ def test_a_group_that_differs_only_by_a_failure_had_no_signal_of_its_own(tmp_pat
     cost = audited(tmp_path, rows)["cost"]
     assert cost["groups_with_signal_only_from_failures"] == 1
     assert cost["advantage_shift"]["largest"] == pytest.approx(0.25)
+    assert cost["sign_flips"] == 0
 
 
 def test_a_failure_can_turn_an_advantage_around(tmp_path):
