@@ -137,11 +137,10 @@ def count_turns(items: Iterable[tuple[Any, Any]]) -> int:
     """
     turns, model_before = 0, False
     for kind, role in items:
-        made_by_model = role not in _NOT_THE_MODEL and not (
-            isinstance(kind, str) and kind.endswith("_output")
-        )
-        turns += made_by_model and not model_before
-        model_before = made_by_model
+        if role in _NOT_THE_MODEL or (isinstance(kind, str) and kind.endswith("_output")):
+            model_before = False
+        elif not model_before:
+            turns, model_before = turns + 1, True
     return turns
 
 
