@@ -8,6 +8,7 @@ from samplemask.accounting import Coverage, Disposition, step_metrics
 from samplemask.errors import ContractError, OutageError, SampleMaskError, SeamError
 from samplemask.policy import MaskPolicy, RowPlan, plan_rows
 from samplemask.verdict import Verdict, read_verdict
+from samplemask.verdict_columns import VerdictColumns, read_columns
 
 __version__ = "0.1.0"
 
@@ -21,7 +22,9 @@ __all__ = [
     "SampleMaskError",
     "SeamError",
     "Verdict",
+    "VerdictColumns",
     "plan_rows",
+    "read_columns",
     "read_verdict",
     "step_metrics",
 ]

@@ -35,6 +35,8 @@ def group_codes(group_B: npt.ArrayLike | Sequence[Any], rows: int) -> tuple[npt.
         return _codes_of_integers(ids)
     if ids.dtype.kind == "f" and np.isnan(ids).any():
         raise ContractError.of("group_B", "a group id in every row", ids, _TO_DO)
+    if ids.dtype.kind in "US":
+        return _codes_of_runs(ids)
     return _codes_of_hashables(ids.tolist())
 
 
@@ -64,6 +66,13 @@ def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], i
     if present.all():
         return offset_B, span
     return (np.cumsum(present) - 1).astype(np.intp, copy=False)[offset_B], int(present.sum())
+
+
+def _codes_of_runs(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
+    """Look up one id of each run of equal ids: rows of a group mostly lie together, and each id is copied."""
+    starts = np.flatnonzero(np.concatenate([[True], ids_B[1:] != ids_B[:-1]]))
+    codes_R, count = _codes_of_hashables(ids_B[starts].tolist())
+    return np.repeat(codes_R, np.diff(starts, append=len(ids_B))), count
 
 
 def _plain(group: Any) -> Any:
