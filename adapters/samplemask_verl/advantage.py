@@ -17,7 +17,7 @@ from samplemask.failure_kinds import warn_once
 from samplemask.groups import group_codes
 from samplemask.policy import RowPlan
 from samplemask_verl.components import component_statistics
-from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_for, policy_of
+from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
@@ -28,6 +28,11 @@ logger = logging.getLogger("samplemask")
 
 decided: ContextVar[bool] = ContextVar("samplemask_decided", default=False)
 """True while verl computes advantages on rows that samplemask already selected."""
+
+RESULTS = ("advantages", "returns")
+
+# Wide columns that no estimator is given, so that their rows need no copy.
+_TEXT = ("prompts", "responses", "input_ids", "attention_mask", "position_ids")
 
 _NO_VERDICT = (
     "no rollout of this step carries a verdict (mask_sample), so nothing can be masked. Return it from the "
@@ -57,12 +62,16 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             fitted = policy_for(policy, adv_estimator, group_relative)
             codes_B, count = group_codes(_groups(data), len(data))
             numbered = estimator in _sorting_uids(host.core_algos)
+            isolates = numbered or estimator_name(adv_estimator) == "grpo"
 
             def run(rows: Any) -> Any:
                 return original(rows, adv_estimator, *args, **kwargs)
 
             def estimate(data: Any, plan: RowPlan) -> None:
-                _estimate(run, data, plan, codes_B if numbered else None)
+                if isolates and "uid" in data.non_tensor_batch:
+                    _estimate_isolated(run, data, plan, codes_B)
+                else:
+                    _estimate(run, data, plan, estimator_name(adv_estimator) == "gdpo")
 
             with component_statistics(fitted, adv_estimator):
                 said = read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
@@ -100,7 +109,7 @@ def _is_finite(result: Any) -> bool:
     Any such reward reaches its row's first advantage or return: it is summed, subtracted from or
     multiplied by zero, which leaves NaN. So a healthy batch costs no pass of its own over the rewards.
     """
-    first = torch.stack([result.batch[name][:, 0] for name in ("advantages", "returns")])
+    first = torch.stack([result.batch[name][:, 0] for name in RESULTS])
     return bool(torch.isfinite(first).all())
 
 
@@ -125,7 +134,10 @@ def _with_codes(run: Callable[[Any], Any], data: Any, codes_B: npt.NDArray[np.in
 def _decision(data: Any, said: RowVerdicts, codes_B: npt.NDArray[np.intp], policy: VerlPolicy) -> Decision:
     rewards_B = _rewards(data)
     decision = decide(Rows(codes_B, rewards_B), with_rewards(said, rewards_B), policy)
-    return with_signal(decision, data.batch["response_mask"].sum(dim=-1).cpu().numpy())
+    mask = data.batch["response_mask"]
+    # Two tokens among the first two columns are enough, and they are there in all but the oddest batches.
+    start = with_signal(decision, mask[:, :2].sum(dim=-1).cpu().numpy())
+    return start if start is decision else with_signal(decision, mask.sum(dim=-1).cpu().numpy())
 
 
 def _verify(
@@ -163,26 +175,48 @@ def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
     return Decision(replace(plan, trains_B=nobody, votes_B=nobody), counts)
 
 
-def _estimate(
-    run: Callable[[Any], Any], data: Any, plan: RowPlan, codes_B: npt.NDArray[np.intp] | None
+def _estimate_isolated(
+    run: Callable[[Any], Any], data: Any, plan: RowPlan, codes_B: npt.NDArray[np.intp]
 ) -> None:
-    """Run verl's estimator on the voting rows and put the result back in place."""
+    """Run verl's estimator on all rows, those without a vote in a group of their own.
+
+    Only for estimators that compare a row with nothing but its group: what the others hold cannot reach
+    it, and no (B, T) row is selected or scattered. Their results are verl's new tensors, so they are
+    zeroed in place.
+    """
+    nobodys_group = codes_B.max(initial=0) + 1
+    _with_codes(run, data, np.where(plan.votes_B, codes_B, nobodys_group))
+    silent = torch.from_numpy(np.flatnonzero(~plan.trains_B))
+    for value in {id(value): value for value in (data.batch[name] for name in RESULTS)}.values():
+        value.index_fill_(0, silent.to(value.device), 0)
+
+
+def _estimate(run: Callable[[Any], Any], data: Any, plan: RowPlan, reads_batch: bool) -> None:
+    """Run verl's estimator on the voting rows and put the result back in place.
+
+    Args:
+        run: verl's `compute_advantage`, its other arguments bound.
+        data: The batch.
+        plan: Who votes.
+        reads_batch: The estimator is given the batch itself, as gdpo is, and may read any column.
+    """
     voters = np.flatnonzero(plan.votes_B)
     if not len(voters):
         zeros = torch.zeros_like(data.batch["token_level_rewards"])
         data.batch["advantages"], data.batch["returns"] = zeros, zeros.clone()
         return
     known = set(data.batch.keys())
-    selected = _without_flags(data.select_idxs(voters))
+    read = data if reads_batch else data.select(batch_keys=[name for name in known if name not in _TEXT])
+    selected = _without_flags(read.select_idxs(voters))
     token = decided.set(True)
     try:
-        estimated = run(selected) if codes_B is None else _with_codes(run, selected, codes_B[voters])
+        estimated = run(selected)
     finally:
         decided.reset(token)
     silent = torch.from_numpy(plan.votes_B & ~plan.trains_B)
     rows = torch.from_numpy(voters)
     scattered: dict[int, torch.Tensor] = {}  # verl's outcome estimators return one tensor twice
-    for name in set(estimated.batch.keys()) - known | {"advantages", "returns"}:
+    for name in set(estimated.batch.keys()) - known | set(RESULTS):
         value = estimated.batch[name]
         if id(value) not in scattered:
             scattered[id(value)] = scatter(value, rows, silent)

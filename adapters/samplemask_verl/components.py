@@ -42,8 +42,10 @@ def wrap_component(original: Callable[..., Any]) -> Callable[..., Any]:
         token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, *args: Any, **kwargs: Any
     ) -> Any:
         policy = _policy.get()
+        if policy is None:
+            return original(token_level_rewards, response_mask, index, *args, **kwargs)
         measured_B = torch.isfinite(token_level_rewards.sum(dim=-1))
-        if policy is None or bool(measured_B.all()):
+        if bool(measured_B.all()):
             return original(token_level_rewards, response_mask, index, *args, **kwargs)
         statistics = MaskPolicy(min_valid=policy.min_valid)
         votes_B = plan_rows(~measured_B.cpu().numpy(), index, statistics).votes_B

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from samplemask.errors import ContractError
 from samplemask.failure_kinds import REWARD_NOT_FINITE
-from samplemask.verdict import FAILURE_CLASS, Verdict, read_verdict
+from samplemask.verdict import FAILURE_CLASS
+from samplemask.verdict_columns import VerdictColumns, read_columns
 
 DECIDING = ("mask_sample", "instance_config", FAILURE_CLASS)
 TELLING = ("failure_kind", "failure_reason")
 VERDICT_FIELDS = (*DECIDING, *TELLING)
 _READ = (*DECIDING, "failure_kind")
-_PLAIN = (bool, np.bool_, str, type(None))
 
 Place = Sequence[Any] | Mapping[str, Any]
 """B mappings (or None), one for each row; or columns, each of B values, by name."""
@@ -86,12 +84,26 @@ def read_flags(places: Sequence[Place], rows: int, every_kind: bool = False) -> 
             spoken_B |= _says_something(column)
     masked_B = np.zeros(rows, dtype=bool)
     kinds: list[str | None] = [None] * rows
-    for row in np.flatnonzero(spoken_B).tolist():
-        verdicts = [_read(place, row) for place in places]
-        masked_B[row] = any(verdict.mask_sample for verdict in verdicts)
-        told = sorted(verdicts, key=lambda verdict: not verdict.mask_sample)
-        kinds[row] = next((verdict.failure_kind for verdict in told if verdict.failure_kind), None)
+    spoken = np.flatnonzero(spoken_B)
+    if len(spoken):
+        masked_B[spoken], told = _read_spoken(places, spoken)
+        for row, kind in zip(spoken.tolist(), told, strict=True):
+            kinds[row] = kind
     return RowVerdicts(masked_B, kinds, stated)
+
+
+def _read_spoken(
+    places: Sequence[Place], spoken: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.bool_], list[str | None]]:
+    """Read the rows that say something: masked where a place says so; the masking place's kind wins."""
+    said = [_read_place(place, spoken) for place in places]
+    kinds = np.full(len(spoken), None, dtype=object)
+    for masking in (True, False):
+        for verdicts in said:
+            told = np.equal(kinds, None) & (verdicts.masked_B == masking)
+            kinds[told] = verdicts.kinds_B[told]
+    masked = np.logical_or.reduce([verdicts.masked_B for verdicts in said])
+    return masked, kinds.tolist()
 
 
 def unwrapped(value: Any) -> Any:
@@ -129,21 +141,15 @@ def _mapping(fields: Any) -> Mapping[str, Any]:
     return fields if isinstance(fields, Mapping) else {}
 
 
-def _read(place: Place, row: int) -> Verdict:
+def _read_place(place: Place, spoken: npt.NDArray[np.intp]) -> VerdictColumns:
     if isinstance(place, Mapping):
-        said = {name: unwrapped(place[name][row]) for name in _READ if name in place}
+        columns = {name: [place[name][row] for row in spoken.tolist()] for name in _READ if name in place}
     else:
-        fields = _mapping(place[row])
-        said = {name: unwrapped(fields[name]) for name in _READ if name in fields}
-    try:
-        if all(type(value) in _PLAIN for value in said.values()):
-            return _read_plain(tuple(said.items()))
-        return read_verdict({**said, "reward": 0.0})
-    except ContractError as error:
-        raise ContractError(f"row {row} of the batch: {error}") from error
+        columns = dict(_columns([place[row] for row in spoken.tolist()], _READ))
+    plain = {name: _all_unwrapped(values) for name, values in columns.items()}
+    return read_columns({**plain, "reward": np.zeros(len(spoken))}, spoken)
 
 
-@lru_cache(maxsize=1024)
-def _read_plain(said: tuple[tuple[str, Any], ...]) -> Verdict:
-    """Read fields that many rows of a batch share."""
-    return read_verdict({**dict(said), "reward": 0.0})
+def _all_unwrapped(values: Sequence[Any]) -> Sequence[Any]:
+    wrapped = any(kind.__name__ == "NonTensorData" for kind in set(map(type, values)))
+    return [unwrapped(value) for value in values] if wrapped else values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,11 +83,11 @@ def _plain(group: Any) -> Any:
 
 
 def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
-    codes: dict[Any, int] = {}
+    codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new id gets the next number
     if any(hasattr(kind, "item") and not issubclass(kind, np.generic) for kind in set(map(type, ids))):
         ids = [_plain(group) for group in ids]
     try:
-        coded = np.fromiter((codes.setdefault(group, len(codes)) for group in ids), np.intp, len(ids))
+        coded = np.fromiter(map(codes.__getitem__, ids), np.intp, len(ids))
     except TypeError as error:
         raise ContractError.of("group_B", "hashable group ids", ids[0], _TO_DO) from error
     for group in codes:

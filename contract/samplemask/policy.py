@@ -185,7 +185,7 @@ def check_kinds(kinds_B: Kinds | None, rows: int) -> Sequence[str | None] | None
         return None
     kinds = kinds_B.tolist() if isinstance(kinds_B, np.ndarray) else kinds_B
     fits = isinstance(kinds, Sequence) and not isinstance(kinds, str) and len(kinds) == rows
-    if not fits or not all(kind is None or isinstance(kind, str) for kind in kinds):
+    if not fits or not all(issubclass(kind, (str, type(None))) for kind in set(map(type, kinds))):
         expected = f"{rows} failure kinds, one str or None per row of masked_B"
         raise ContractError.of("kinds_B", expected, kinds_B, "Use None for a row without one.")
     return kinds

@@ -47,7 +47,9 @@ class VerdictColumns:
     kinds_B: npt.NDArray[np.object_]
 
 
-def read_columns(columns: Mapping[str, Column]) -> VerdictColumns:
+def read_columns(
+    columns: Mapping[str, Column], numbers_B: npt.NDArray[np.intp] | None = None
+) -> VerdictColumns:
     """Read the verdicts of a batch; each row as `read_verdict` reads it.
 
     Reasons are not read: they differ from row to row. Use `read_verdict` on a row that you want to explain.
@@ -55,6 +57,7 @@ def read_columns(columns: Mapping[str, Column]) -> VerdictColumns:
     Args:
         columns: Verify-response fields by name, each with B values (sequences or arrays); see `FIELDS`,
             other names are ignored. A column that is not there is a field that no row has.
+        numbers_B: int (B,), what errors call each row, when the rows are part of a larger batch.
 
     Raises:
         ContractError: The columns differ in length, or a field cannot be read; the message names the row.
@@ -69,7 +72,7 @@ def read_columns(columns: Mapping[str, Column]) -> VerdictColumns:
         else:
             coded[name] = _coded_config(column) if name == "instance_config" else _coded(column)
     code_B, first_K = _combinations(list(coded.values()), rows)
-    verdicts = _read_each(coded, first_K)
+    verdicts = _read_each(coded, first_K, np.arange(rows) if numbers_B is None else numbers_B)
     masked_K = np.fromiter((verdict.mask_sample for verdict in verdicts), bool, len(verdicts))
     kinds_K = np.empty(len(verdicts), dtype=object)
     kinds_K[:] = [verdict.failure_kind for verdict in verdicts]
@@ -154,7 +157,7 @@ def _combinations(coded: Sequence[_Coded], rows: int) -> tuple[_Codes, _Codes]:
     return combined_B, first_K
 
 
-def _read_each(coded: Mapping[str, _Coded], first_K: _Codes) -> list[Verdict]:
+def _read_each(coded: Mapping[str, _Coded], first_K: _Codes, numbers_B: _Codes) -> list[Verdict]:
     """Read each combination from its first row, in the order of the rows, so that errors name the first."""
     verdicts: dict[int, Verdict] = {}
     for combination in np.argsort(first_K).tolist():
@@ -163,5 +166,5 @@ def _read_each(coded: Mapping[str, _Coded], first_K: _Codes) -> list[Verdict]:
         try:
             verdicts[combination] = read_verdict(said)
         except ContractError as error:
-            raise ContractError(f"row {row} of the batch: {error}") from error
+            raise ContractError(f"row {numbers_B[row]} of the batch: {error}") from error
     return [verdicts[combination] for combination in range(len(first_K))]

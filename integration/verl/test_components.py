@@ -35,9 +35,11 @@ def batch(a, b, masked=None, uid="pppp"):
     return DataProto.from_dict(tensors=tensors, non_tensors=columns)
 
 
-def advantages(data, function=ray_trainer.compute_advantage, **options):
+def advantages(data, function=None, **options):
     config = OmegaConf.create({"gdpo_reward_keys": ["a", "b"], **options})
-    return function(data, adv_estimator="gdpo", config=config).batch["advantages"][:, 0]
+    return (function or ray_trainer.compute_advantage)(data, adv_estimator="gdpo", config=config).batch[
+        "advantages"
+    ][:, 0]
 
 
 def by_hand(a, b):

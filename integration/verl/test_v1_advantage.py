@@ -1,6 +1,7 @@
 """Real V1 advantage stage, real TransferQueue under Ray: the flag travels in `extra_fields`."""
 
 import itertools
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -284,3 +285,16 @@ def test_verify_finds_an_estimator_that_keeps_state(monkeypatch):
     batch = put(FOUR)
     with pytest.raises(VerificationError, match=f"{batch.keys[0]}"):
         trainer("stateful", mask_sample={"verify": True})._compute_advantage(batch, {})
+
+
+def test_a_step_reads_once_more_and_writes_only_when_rows_are_masked(monkeypatch):
+    def calls(infos, **policy):
+        queue, batch = MagicMock(wraps=tq), put(infos)
+        monkeypatch.setattr(trainer_base, "tq", queue)
+        trainer(mask_sample=policy)._compute_advantage(batch, {})
+        return [call[0].removeprefix("kv_batch_") for call in queue.method_calls]
+
+    assert calls(FOUR, action="ignore") == ["get", "put"]
+    assert calls([scored(1.0), scored(0.0)]) == ["get", "get", "put"]
+    # Twice more: zeros for the masked rows, and one number for each row that tells the engine.
+    assert calls(FOUR) == ["get", "get", "put", "put", "put"]

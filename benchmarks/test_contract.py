@@ -1,0 +1,96 @@
+"""The contract by itself: planning rows, reading verdicts, importing."""
+
+import os
+import resource
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from samplemask import MaskPolicy, plan_rows, read_columns, read_verdict
+
+GROUP = 16
+
+
+def groups(rows, ids):
+    prompts = np.arange(rows // GROUP)
+    if ids == "integers":
+        return np.repeat(prompts, GROUP)
+    text = np.array([f"{prompt:08x}-0000-4000-8000-{prompt:012x}" for prompt in prompts])
+    fixed_B = np.repeat(text, GROUP)
+    return fixed_B if ids == "uuids, fixed width" else fixed_B.astype(object)
+
+
+@pytest.mark.parametrize("ids", ["integers", "uuids, objects", "uuids, fixed width"])
+@pytest.mark.parametrize("rows", [100_000, 1_000_000, 10_000_000])
+def test_plan_rows(measure, turn, rows, ids):
+    if rows > 1_000_000 and ids != "integers" and (turn or ids != "uuids, objects"):
+        pytest.skip("10,000,000 fixed-width uuids take 1.4 GB; objects are measured once")
+    group_B = groups(rows, ids)
+    masked_B = np.random.default_rng(0).random(rows) < 0.1
+    said = {"table": "plan_rows", "rows": rows, "case": ids}
+    if turn == 0 and rows <= 1_000_000:
+        tracemalloc.start()
+        plan_rows(masked_B, group_B, MaskPolicy())
+        said["bytes_per_row"] = tracemalloc.get_traced_memory()[1] / rows
+        tracemalloc.stop()
+    measure(lambda group_B: plan_rows(masked_B, group_B, MaskPolicy()), lambda: group_B, **said)
+
+
+@pytest.mark.parametrize(
+    "case", ["read_verdict on each row", "read_columns on lists", "read_columns on arrays"]
+)
+def test_reading(measure, case):
+    flags = np.random.default_rng(0).random(100_000) < 0.1
+    rows = [
+        {
+            "reward": float(row % 3),
+            "mask_sample": bool(flag),
+            "failure_kind": "session_lost" if flag else None,
+        }
+        for row, flag in enumerate(flags)
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    if "arrays" in case:
+        columns = {
+            "reward": np.array(columns["reward"]),
+            "mask_sample": flags,
+            "failure_kind": np.array(columns["failure_kind"], dtype=object),
+        }
+    each = case.endswith("row")
+    call = (lambda rows: [read_verdict(row) for row in rows]) if each else read_columns
+    measure(call, lambda: rows if each else columns, table="reading", rows=len(rows), case=case)
+
+
+def of_children():
+    """Processor seconds of the processes that this one waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+IMPORTS = {
+    "import pydantic": ("import pydantic; pydantic.BaseModel", "none"),
+    "import pydantic, numpy": ("import pydantic, numpy; pydantic.BaseModel", "none"),
+    "import samplemask": ("import samplemask", "none"),
+    "import verl": ("import verl", "none"),
+    "import verl, with the plugin": ("import verl", "samplemask"),
+}
+
+
+@pytest.mark.benchmark(timer=of_children)
+@pytest.mark.parametrize("case", IMPORTS)
+def test_import(measure, case):
+    if "verl" in case:
+        pytest.importorskip("verl")
+    code, plugin = IMPORTS[case]
+    modules = "samplemask_verl.plugin" if plugin == "samplemask" else ""
+    environment = {**os.environ, "VERL_USE_EXTERNAL_MODULES": modules, "VERL_USE_EXTERNAL_PLUGINS": plugin}
+
+    def call(code):
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], env=environment, check=True, capture_output=True
+        )
+
+    measure(call, lambda: code, rounds=2, table="import", rows=1, case=case)

@@ -1,0 +1,72 @@
+"""verl's advantage computation, stock and with samplemask. 256 response tokens, groups of 16."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed in this environment")
+import torch
+from verl import DataProto
+from verl.trainer.ppo import ray_trainer
+
+import samplemask_verl
+
+TOKENS, GROUP = 256, 16
+ROWS = (512, 4096, 16384, 65536)
+CASES = ("stock", "healthy, flag column", "healthy, reward_extra_info", "10 % masked, flag column")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plugin():
+    torch.set_num_threads(1)
+    samplemask_verl.install()
+    yield
+    samplemask_verl.uninstall()
+
+
+def batch(rows, case):
+    chance = np.random.default_rng(0)
+    rewards = torch.zeros(rows, TOKENS)
+    rewards[:, -1] = torch.from_numpy(chance.integers(0, 5, rows) / 4).float()
+    flags = chance.random(rows) < (0.1 if "masked" in case else 0.0)
+    ids = [f"{prompt:08x}-0000-4000-8000-{prompt:012x}" for prompt in range(rows // GROUP)]
+    columns = {"uid": np.repeat(ids, GROUP).astype(object)}
+    if "reward_extra_info" in case:
+        infos = [{"score": 1.0, "mask_sample": bool(flag), "failure_kind": ""} for flag in flags]
+        columns["reward_extra_info"] = np.array(infos, dtype=object)
+    else:
+        columns["mask_sample"] = flags
+    tensors = {"token_level_rewards": rewards, "response_mask": torch.ones(rows, TOKENS, dtype=torch.long)}
+    return DataProto.from_dict(tensors=tensors, non_tensors=columns)
+
+
+def megabytes(call, data):
+    """What torch allocates during one call."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as seen:
+        call(data)
+    return sum(max(event.self_cpu_memory_usage, 0) for event in seen.key_averages()) / 1e6
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("estimator", ["grpo_vectorized", "grpo"])
+def test_advantages(measure, turn, estimator, rows, case):
+    data = batch(rows, case)
+
+    def fresh():
+        # The call adds columns and replaces the response mask: each round starts from the same batch.
+        columns = dict(data.non_tensor_batch)
+        return DataProto(batch=data.batch.clone(recurse=False), non_tensor_batch=columns, meta_info={})
+
+    wrapped = ray_trainer.compute_advantage
+    function = wrapped.__wrapped__ if case == "stock" else wrapped
+
+    def call(data):
+        return function(data, adv_estimator=estimator)
+
+    said = {"table": f"verl {estimator}", "rows": rows, "case": case}
+    if turn == 0 and rows <= 16384 and estimator != "grpo":
+        said["megabytes"] = megabytes(call, fresh())
+    quick = estimator != "grpo" and rows < 65536
+    measure(call, fresh, rounds=9 if quick else 2, **said)

@@ -1,0 +1,123 @@
+"""What samplemask costs real verl, as allocations and counts in one process; no clock is read."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed in this environment")
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from verl import DataProto
+from verl.trainer.ppo import ray_trainer
+
+import samplemask_verl
+
+ROWS, TOKENS = 64, 1024
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plugin():
+    samplemask_verl.install()
+    yield
+    samplemask_verl.uninstall()
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the tensors of at least `elements` elements that operations make in memory of their own.
+
+    Attributes:
+        made: The number of such tensors; copies that numpy makes are not among them.
+    """
+
+    def __init__(self, elements):
+        super().__init__()
+        self.elements, self.made, self.known = elements, 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = result if isinstance(result, (tuple, list)) else [result]
+        given = {self._memory(value) for value in args if isinstance(value, torch.Tensor)}
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and tensor.numel() >= self.elements:
+                self.made += self._memory(tensor) not in given
+                self.known.append(tensor)  # kept, so that no address is used twice
+        return result
+
+    @staticmethod
+    def _memory(tensor):
+        return tensor.untyped_storage().data_ptr()
+
+
+def batch(masked=(), dicts=False):
+    rewards = torch.zeros(ROWS, TOKENS)
+    rewards[:, -1] = torch.arange(ROWS) % 3
+    flags = np.isin(np.arange(ROWS), masked)
+    tensors = {
+        "token_level_rewards": rewards,
+        "response_mask": torch.ones(ROWS, TOKENS, dtype=torch.long),
+        "responses": torch.ones(ROWS, TOKENS, dtype=torch.long),
+        "old_log_probs": torch.zeros(ROWS, TOKENS),
+    }
+    columns = {"uid": np.repeat([f"prompt-{group}" for group in range(ROWS // 8)], 8).astype(object)}
+    if dicts:
+        infos = [{"score": 1.0, "mask_sample": bool(flag), "failure_kind": ""} for flag in flags]
+        columns["reward_extra_info"] = np.array(infos, dtype=object)
+    else:
+        columns["mask_sample"] = flags
+    return DataProto.from_dict(tensors=tensors, non_tensors=columns)
+
+
+def allocations(data, estimator, function=None):
+    with Allocations(ROWS * TOKENS // 2) as seen:
+        (function or ray_trainer.compute_advantage)(data, adv_estimator=estimator)
+    return seen.made
+
+
+def stock(data, estimator):
+    return allocations(data, estimator, ray_trainer.compute_advantage.__wrapped__)
+
+
+GROUPED = ("grpo", "grpo_vectorized", "rloo_vectorized")
+
+
+@pytest.mark.parametrize("dicts", [False, True], ids=["flag column", "reward_extra_info"])
+@pytest.mark.parametrize("estimator", [*GROUPED, "rloo", "opo", "gpg"])
+def test_a_healthy_batch_makes_no_large_tensor_that_stock_verl_does_not_make(estimator, dicts):
+    data = batch(dicts=dicts)
+    before = dict(data.batch.items())
+    made_by_stock = stock(batch(dicts=dicts), estimator)
+    assert made_by_stock >= 1
+    assert allocations(data, estimator) == made_by_stock
+    for name, value in before.items():
+        assert data.batch[name] is value
+
+
+@pytest.mark.parametrize("estimator", GROUPED)
+def test_masked_rows_cost_one_copy_of_the_response_mask_and_no_selection(estimator):
+    data = batch(masked=[1, 9, 17])
+    mask, rewards = data.batch["response_mask"], data.batch["token_level_rewards"]
+    allocations(batch(masked=[1]), estimator)  # first use allocates for good
+    tracemalloc.start()
+    made = allocations(data, estimator)
+    by_numpy = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert made == stock(batch(), estimator)
+    assert mask.nbytes <= by_numpy < 1.5 * mask.nbytes  # numpy makes the copy
+    assert data.batch["response_mask"] is not mask
+    assert bool((mask == 1).all())
+    assert data.batch["token_level_rewards"] is rewards
+    assert data.batch["response_mask"].sum(1).tolist() == [
+        0 if row in (1, 9, 17) else TOKENS for row in range(ROWS)
+    ]
+
+
+def test_other_estimators_copy_no_column_that_they_are_not_given():
+    # opo, rows that vote only: rewards, response_mask, old_log_probs; and the scattered result.
+    # responses, which is not given to it, is not copied.
+    data = batch(masked=[1, 9, 17])
+    selected = DataProto.from_dict(
+        tensors={name: value for name, value in data.batch.items() if name != "responses"},
+        non_tensors=dict(data.non_tensor_batch),
+    )
+    assert allocations(data, "opo") == allocations(selected, "opo")
