@@ -63,6 +63,11 @@ def leaves_masked_rows_at_their_distance(batch: GrpoBatch) -> np.ndarray:
     return out
 
 
+def multiplies_its_result_by_the_mask(batch: GrpoBatch) -> np.ndarray:
+    """Right for the survivors; a masked NaN stays NaN, and so do the gradients that it reaches."""
+    return correct(batch) + np.where(batch.masked_B, batch.reward_B, 0.0) * ~batch.masked_B
+
+
 def trains_the_lone_survivor(batch: GrpoBatch) -> np.ndarray:
     """verl's singleton rule: one row alone keeps its raw reward."""
     out = correct(batch)
@@ -139,6 +144,7 @@ FAULTS = [
     (counts_as_zero, {"deletion_equivalence"}),
     (multiplies_by_zero, {"masked_content_irrelevant"}),
     (leaves_masked_rows_at_their_distance, {"masked_rows_are_zero"}),
+    (multiplies_its_result_by_the_mask, {"masked_rows_are_zero"}),
     (trains_the_lone_survivor, {"thin_group_silent"}),
     (reads_groups_by_place, {"row_permutation", "deletion_equivalence"}),
     (takes_groups_for_one_by_prefix, {"group_relabelling"}),

@@ -47,7 +47,7 @@ def test_a_failing_estimator_shows_its_report(tmp_path):
     assert done.returncode == 1
     assert "FAIL  deletion_equivalence" not in done.stdout.splitlines()[0]
     assert "ConformanceError" in done.stdout
-    assert "FAIL  masked_rows_are_zero: masked row 0 got 1, not 0" in done.stdout
+    assert "FAIL  masked_rows_are_zero: masked row 0 with reward 1 got 1, not 0" in done.stdout
 
 
 def test_the_fixtures_are_listed_with_their_words(tmp_path):

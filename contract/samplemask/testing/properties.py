@@ -107,10 +107,14 @@ def deletion_equivalence(trial: Trial, batch: GrpoBatch) -> str | None:
 
 
 def masked_rows_are_zero(trial: Trial, batch: GrpoBatch) -> str | None:
-    """A masked row's advantage is exactly 0, not merely multiplied by a mask later."""
-    found = trial.advantages(batch)
-    bad = np.flatnonzero(batch.masked_B & ~_is_zero(found))
-    return None if not len(bad) else f"masked row {bad[0]} got {_row(found[bad[0]])}, not 0"
+    """A masked row's advantage is exactly 0 whatever its reward: not NaN times a mask."""
+    for held in (batch, batch.with_masked_reward(math.nan)):
+        found = trial.advantages(held)
+        bad = np.flatnonzero(batch.masked_B & ~_is_zero(found))
+        if len(bad):
+            row, reward = bad[0], held.reward_B[bad[0]]
+            return f"masked row {row} with reward {reward:.6g} got {_row(found[row])}, not 0"
+    return None
 
 
 def masked_content_irrelevant(trial: Trial, batch: GrpoBatch) -> str | None:
