@@ -32,6 +32,9 @@ def install() -> None:
     """
     logger.setLevel(os.getenv("NRL_LOG_LEVEL", "INFO"))  # NeMo-RL leaves the root logger at WARNING
     _import_host()
+    ray = importlib.import_module("ray")
+    if ray.is_initialized() and not is_active():
+        logger.warning("Ray runs already, so its workers have no samplemask: call install() before ray.init")
     _patch([*driver_pairs(), *(pair for pairs in worker_pairs().values() for pair in pairs)])
 
 
