@@ -25,13 +25,16 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
 PYTEST := -m pytest -q
 
-.PHONY: help demo test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration build clean
+.PHONY: help demo experiment test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration build clean
 
 help:  ## Show this help
 	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
 
 demo: $(VERL)/.ready  ## Show the main job: what failed rollouts do to real verl GRPO, and without them
 	$(VERL)/bin/samplemask demo --out demo-out
+
+experiment: $(VERL)/.ready  ## Measure what each choice changes in environments that fail; writes docs/experiment.md
+	PYTHONPATH=examples $(VERL)/bin/python -m outage --docs docs
 
 test: lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl build  ## Run everything that CI runs
 
@@ -76,7 +79,7 @@ build: $(CORE)/.ready  ## Build sdist and wheel and try the wheel in an empty en
 	cd / && $(CURDIR)/.venvs/wheel/bin/python -c "import samplemask, samplemask_verl"
 
 clean:  ## Remove the environments and everything built
-	rm -rf .venvs dist demo-out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venvs dist demo-out experiment-out .pytest_cache .mypy_cache .ruff_cache
 
 $(CORE)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(CORE)
