@@ -34,6 +34,9 @@ RESULTS = ("advantages", "returns")
 # Wide columns that no estimator is given, so that their rows need no copy.
 _TEXT = ("prompts", "responses", "input_ids", "attention_mask", "position_ids")
 
+_HIDES_A_REWARD = ("gdpo", "grpo_passk")
+"""gdpo computes with components instead, and grpo_passk with the best two rewards of a group."""
+
 _NO_VERDICT = (
     "no rollout of this step carries a verdict (mask_sample), so nothing can be masked. Return it from the "
     "reward function (samplemask_verl.reward_dict, scored, masked) or set it in the agent loop's "
@@ -78,7 +81,7 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 warn_if_silent(said)
                 if _is_healthy(said, codes_B, count, fitted):
                     result = _with_codes(run, data, codes_B) if numbered else run(data)
-                    if _is_finite(result):
+                    if _is_measured(result, adv_estimator):
                         return result
                 decision = _decision(data, said, codes_B, fitted)
                 if decision.plan.changes_nothing:
@@ -103,12 +106,15 @@ def _is_healthy(said: RowVerdicts, codes_B: npt.NDArray[np.intp], count: int, po
     return bool((np.bincount(codes_B, minlength=count) >= policy.min_valid).all())
 
 
-def _is_finite(result: Any) -> bool:
-    """Tell whether no reward was NaN or infinite, from the first column that every estimator fills.
+def _is_measured(result: Any, adv_estimator: Any) -> bool:
+    """Tell whether no reward was NaN or infinite.
 
-    Any such reward reaches its row's first advantage or return: it is summed, subtracted from or
-    multiplied by zero, which leaves NaN. So a healthy batch costs no pass of its own over the rewards.
+    verl's other estimators show it in the first column of what they made: such a reward is summed,
+    subtracted from or multiplied by zero, which leaves NaN. So a healthy batch costs no pass of its
+    own over the rewards.
     """
+    if estimator_name(adv_estimator) in _HIDES_A_REWARD:
+        return bool(np.isfinite(_rewards(result)).all())
     first = torch.stack([result.batch[name][:, 0] for name in RESULTS])
     return bool(torch.isfinite(first).all())
 

@@ -73,7 +73,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     codes, final = _sessions(rows, real)
     masked_S = np.zeros(len(final), dtype=bool)
     np.logical_or.at(masked_S, codes, verdicts.masked_B[real])
-    kinds_S = _session_kinds(verdicts, real, codes, masked_S, final)
+    kinds_S = _session_kinds(verdicts, real, codes, final, policy)
     reward_S = np.asarray(rows.reward_B, dtype=np.float64)[final]
     measured_S = np.isfinite(reward_S)
     _never_score_without_reward(kinds_S, measured_S, policy)
@@ -126,16 +126,28 @@ def _session_kinds(
     verdicts: RowVerdicts,
     real: npt.NDArray[np.intp],
     codes: npt.NDArray[np.intp],
-    masked_S: BoolArray,
     final: npt.NDArray[np.intp],
+    policy: MaskPolicy,
 ) -> list[str | None]:
+    """Return the kind that decides each session.
+
+    That of its last flagged row whose kind is not scored, else of its last flagged row, else of its
+    final row: one row that is scored although masked must not pardon another.
+    """
     kinds: list[str | None] = [verdicts.kinds_B[row] for row in final]
     if len(final) == len(real):
         return kinds
+    weights = [3 if kind in policy.masked_kinds else 0 for kind in kinds]
     for row, session in zip(real, codes, strict=True):
-        if verdicts.masked_B[row] and not (masked_S[session] and kinds[session]):
-            kinds[session] = verdicts.kinds_B[row]
+        weight = _weight(verdicts.kinds_B[row], policy) if verdicts.masked_B[row] else 0
+        if weight and weight >= weights[session]:
+            weights[session], kinds[session] = weight, verdicts.kinds_B[row]
     return kinds
+
+
+def _weight(kind: str | None, policy: MaskPolicy) -> int:
+    """Rank the kind of a flagged row: one that stays scored comes last, no kind before it."""
+    return 1 if kind in policy.scored_kinds else 3 if kind else 2
 
 
 def _never_score_without_reward(kinds_S: list[str | None], measured_S: BoolArray, policy: MaskPolicy) -> None:

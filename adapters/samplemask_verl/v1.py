@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -43,10 +44,10 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             metrics.update(decision.metrics)
             if decision.plan.changes_nothing:
                 return original(self, batch, metrics)
-            trainer = _snapshot(self) if policy.verify else self
+            before = _Before.of(host, self, batch) if policy.verify else None
             written = _estimate(original, self, batch, metrics, decision.plan)
-            if policy.verify:
-                _verify(host, original, trainer, batch, decision.plan, stored)
+            if before is not None:
+                _verify(host, original, before, batch, decision.plan, stored)
             fields = _stage_fields(self.config.algorithm, written)
             return _silence(host, batch, decision.plan, fields, stored, policy.denominator)
 
@@ -131,37 +132,52 @@ def _estimate(
         decided.reset(token)
 
 
-def _verify(
-    host: ModuleType, original: Callable[..., Any], trainer: Any, batch: Any, plan: RowPlan, stored: Any
-) -> None:
-    """Run the stage again with other rewards in the rows that do not vote, then put theirs back.
+@dataclass(frozen=True)
+class _Before:
+    """What verl's advantage stage changes besides its results, as it was before the stage ran.
 
-    Args:
-        trainer: A copy made before the stage ran: verl's KL controller learns from each run.
+    Attributes:
+        trainer: A shallow copy with a KL controller of its own, which learns from each run.
+        masks: The response mask of each row: rollout correction rejects tokens.
     """
+
+    trainer: Any
+    masks: Any
+
+    @classmethod
+    def of(cls, host: ModuleType, trainer: Any, batch: Any) -> _Before:
+        copied = copy(trainer)
+        if hasattr(trainer, "kl_ctrl_in_reward"):
+            copied.kl_ctrl_in_reward = copy(trainer.kl_ctrl_in_reward)
+        return cls(copied, _field(host, batch, "response_mask"))
+
+
+def _verify(
+    host: ModuleType, original: Callable[..., Any], before: _Before, batch: Any, plan: RowPlan, stored: Any
+) -> None:
+    """Run the stage again with other rewards in the rows that do not vote, then put theirs back."""
     if not plan.trains_B.any() or plan.votes_B.all():
         return
     silent = [row for row, votes in enumerate(plan.votes_B) if not votes]
+    every_row = range(len(plan.votes_B))
     scores = stored["rm_scores"].unbind()
-    before = _advantages(host, batch, plan)
-    _put_scores(host, batch, silent, [other_content(scores[row]) for row in silent])
+    advantages = _advantages(host, batch, plan)
+    _put(host, batch, silent, "rm_scores", [other_content(scores[row]) for row in silent])
+    _put(host, batch, every_row, "response_mask", before.masks)
     try:
         again = _read(host, batch)
-        policy = policy_of(trainer.config.algorithm)
-        decision = _decide(host, trainer.config.algorithm, batch, again, _verdicts(again), policy)
-        _estimate(original, trainer, batch, {}, decision.plan)
+        algorithm = before.trainer.config.algorithm
+        decision = _decide(host, algorithm, batch, again, _verdicts(again), policy_of(algorithm))
+        _estimate(original, before.trainer, batch, {}, decision.plan)
         after = _advantages(host, batch, plan)
     finally:
-        _put_scores(host, batch, silent, [scores[row] for row in silent])
-    check_unmoved((plan, before), (decision.plan, after), batch.keys.__getitem__)
+        _put(host, batch, silent, "rm_scores", [scores[row] for row in silent])
+    check_unmoved((plan, advantages), (decision.plan, after), batch.keys.__getitem__)
 
 
-def _snapshot(trainer: Any) -> Any:
-    """Copy a trainer shallowly, with a KL controller of its own."""
-    snapshot = copy(trainer)
-    if hasattr(trainer, "kl_ctrl_in_reward"):
-        snapshot.kl_ctrl_in_reward = copy(trainer.kl_ctrl_in_reward)
-    return snapshot
+def _field(host: ModuleType, batch: Any, name: str) -> Any:
+    stored = host.tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[name])
+    return [row.clone() for row in stored[name].unbind()]
 
 
 def _advantages(host: ModuleType, batch: Any, plan: RowPlan) -> torch.Tensor:
@@ -175,12 +191,14 @@ def _advantages(host: ModuleType, batch: Any, plan: RowPlan) -> torch.Tensor:
     return advantages
 
 
-def _put_scores(host: ModuleType, batch: Any, rows: list[int], scores: list[torch.Tensor]) -> None:
+def _put(
+    host: ModuleType, batch: Any, rows: Sequence[int], name: str, values: Sequence[torch.Tensor]
+) -> None:
     host.tq.kv_batch_put(
         keys=[batch.keys[row] for row in rows],
         partition_id=batch.partition_id,
         fields=TensorDict(
-            {"rm_scores": torch.nested.as_nested_tensor(scores, layout=torch.jagged)}, len(rows)
+            {name: torch.nested.as_nested_tensor(list(values), layout=torch.jagged)}, len(rows)
         ),
     )
 

@@ -137,6 +137,18 @@ def test_a_host_that_excludes_by_itself_excludes_nothing_twice(monkeypatch):
     assert flags_seen == [[False, False], [False, False, False]]
 
 
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf")])
+def test_a_reward_that_the_estimator_never_looks_at_must_still_be_a_number(reward):
+    """gdpo computes with its components, and pass@k with the two best of a group."""
+    data = batch([1, reward, 0, 0], mask_sample=[False] * 4, a=[1.0, 5.0, 0.0, 0.0])
+    data.batch["prompts"], data.batch["attention_mask"] = torch.ones(4, 2).long(), torch.ones(4, 5).long()
+    assert advantages(data, "gdpo", gdpo_reward_keys=["a"])[1] == 0.0
+    assert data.batch["samplemask_exclusion"].tolist() == [0, 1, 0, 0]
+    data = batch([1, reward, 0.5, 0], mask_sample=[False] * 4)
+    assert advantages(data, "grpo_passk", norm_adv_by_std_in_grpo=False) == [0.5, 0.0, 0.0, 0.0]
+    assert data.batch["samplemask_exclusion"].tolist() == [0, 1, 0, 0]
+
+
 def test_outage_names_the_counts_of_the_public_run():
     size = 1280
     flags = [True] * 1172 + [False] * 108

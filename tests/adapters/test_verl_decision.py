@@ -135,3 +135,37 @@ def test_a_group_that_failures_made_thin_is_no_reason_to_doubt_the_ids(caplog, m
     monkeypatch.setattr(failure_kinds, "_reported", set())
     decide(rows("aabb"), verdicts([1, 0, 1, 0]), MaskPolicy())
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("masked", "kinds", "counted"),
+    [
+        ([1, 0, 0, 0], ["session_lost", "agent_timeout", None, None], "session_lost"),
+        ([1, 1, 0, 0], ["session_lost", "agent_timeout", None, None], "session_lost"),
+        ([1, 1, 0, 0], ["agent_timeout", "session_lost", None, None], "session_lost"),
+        ([1, 1, 0, 0], [None, "agent_timeout", None, None], "samplemask:unspecified"),
+    ],
+)
+def test_a_scored_row_does_not_pardon_another_row_of_its_session(masked, kinds, counted):
+    made = rows("aaaa", session_B=["s0", "s0", "s1", "s2"])
+    decision = decide(made, verdicts(masked, kinds), MaskPolicy(scored_kinds=["agent_timeout"]))
+    assert decision.plan.trains_B.tolist() == [False, False, True, True]
+    assert decision.metrics[f"mask_sample/kind/{counted}"] == 1.0
+
+
+def test_a_session_of_scored_kinds_only_stays_scored():
+    made = rows("aaaa", session_B=["s0", "s0", "s1", "s2"])
+    decision = decide(
+        made,
+        verdicts([1, 0, 0, 0], ["agent_timeout", None, None, None]),
+        MaskPolicy(scored_kinds=["agent_timeout"]),
+    )
+    assert decision.plan.trains_B.tolist() == [True] * 4
+
+
+def test_a_masked_kind_of_the_final_row_outweighs_a_scored_flag():
+    made = rows("aaaa", session_B=["s0", "s0", "s1", "s2"])
+    policy = MaskPolicy(masked_kinds=["judge_failed"], scored_kinds=["agent_timeout"])
+    decision = decide(made, verdicts([1, 0, 0, 0], ["agent_timeout", "judge_failed", None, None]), policy)
+    assert decision.plan.trains_B.tolist() == [False, False, True, True]
+    assert decision.metrics["mask_sample/kind/judge_failed"] == 1.0
