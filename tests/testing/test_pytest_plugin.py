@@ -29,11 +29,11 @@ FAILING = """
 """
 
 
-def run(folder, source) -> subprocess.CompletedProcess:
+def run(folder, source, *options) -> subprocess.CompletedProcess:
     (folder / "test_mine.py").write_text(textwrap.dedent(source))
     loaded = any(point.name == "samplemask" for point in entry_points(group="pytest11"))
     plugin = [] if loaded else ["-p", "samplemask.testing.pytest_plugin"]
-    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", *plugin, str(folder)]
+    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", *plugin, *options, str(folder)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -51,8 +51,6 @@ def test_a_failing_estimator_shows_its_report(tmp_path):
 
 
 def test_the_fixtures_are_listed_with_their_words(tmp_path):
-    (tmp_path / "test_empty.py").write_text("def test_nothing():\n    assert True\n")
-    command = [sys.executable, "-m", "pytest", "--fixtures", "-p", "samplemask.testing.pytest_plugin"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run(tmp_path, PASSING, "--fixtures")
     for name in ("samplemask_check", "samplemask_batch", "samplemask_verdict"):
         assert f"\n{name} " in done.stdout
