@@ -18,6 +18,8 @@ def compute_score(
     extra_info=None,
     fail_fraction=0.0,
     fail_prompts=(),
+    storm_prompts=(),
+    storm_fraction=0.0,
     failed_reward=0.0,
     says_so=True,
     **unused,
@@ -27,11 +29,14 @@ def compute_score(
     Args:
         fail_fraction: Share of the rollouts that fail, 0 to 1.
         fail_prompts: Prompts (ground truths) whose every rollout fails.
+        storm_prompts: Prompts of which another share of the rollouts fails: data in order makes them a step.
+        storm_fraction: That share.
         failed_reward: The stand-in reward of a failed rollout.
         says_so: False: an old environment, which returns no verdict at all.
     """
     digest = int(hashlib.sha256(f"{ground_truth}|{solution_str}".encode()).hexdigest(), 16)
-    failed = (digest // 5) % 1000 < fail_fraction * 1000 or str(ground_truth) in map(str, fail_prompts)
+    share = storm_fraction if str(ground_truth) in map(str, storm_prompts) else fail_fraction
+    failed = (digest // 5) % 1000 < share * 1000 or str(ground_truth) in map(str, fail_prompts)
     kind = KINDS[(digest // 5000) % len(KINDS)] if failed else None
     score = failed_reward if failed else (digest % 5) / 4
     split = (extra_info or {}).get("split", "")
