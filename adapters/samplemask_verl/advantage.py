@@ -97,6 +97,24 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
     return make
 
 
+def voting_rows(host: ModuleType) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:
+    """Return the function that says which rows of a legacy batch vote, before advantages are computed.
+
+    Args:
+        host: The module verl.trainer.ppo.ray_trainer.
+    """
+
+    def votes(data: Any, algorithm: Any) -> npt.NDArray[np.bool_]:
+        policy, name = policy_of(algorithm), algorithm.adv_estimator
+        group_relative = is_group_relative(host.core_algos.get_adv_estimator_fn(name))
+        fitted = policy_for(policy, name, group_relative)
+        codes_B, _ = group_codes(_groups(data), len(data))
+        said = read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
+        return _decision(data, said, codes_B, fitted).plan.votes_B
+
+    return votes
+
+
 def _is_healthy(said: RowVerdicts, codes_B: npt.NDArray[np.intp], count: int, policy: VerlPolicy) -> bool:
     """Tell whether no flag masks and no group is thin; rewards are judged by what verl makes of them."""
     if said.masked_B.any() or (

@@ -206,6 +206,33 @@ V1_START = Seam(
     removable_when="verl validates plugin sections of its configuration.",
 )
 
+LEGACY_FIT = Seam(
+    module=_LEGACY,
+    attribute="RayPPOTrainer.fit",
+    parameters=("self",),
+    source="verl 0.9.1, verl/trainer/ppo/ray_trainer.py",
+    why="Tells the two seams below which policy holds: verl does not give them its configuration.",
+    removable_when="the two seams below are removed.",
+)
+
+LEGACY_KL = Seam(
+    module=_LEGACY,
+    attribute="apply_kl_penalty",
+    parameters=("data", "kl_ctrl", "kl_penalty"),
+    source="verl 0.9.1, verl/trainer/ppo/ray_trainer.py",
+    why="Keeps masked rows out of the mean KL that steers the adaptive KL coefficient.",
+    removable_when="verl leaves masked rows out of the KL penalty.",
+)
+
+LEGACY_CORRECTION = Seam(
+    module="verl.trainer.ppo.rollout_corr_helper",
+    attribute="compute_rollout_correction_and_add_to_batch",
+    parameters=("batch", "rollout_corr_config"),
+    source="verl 0.9.1, verl/trainer/ppo/rollout_corr_helper.py",
+    why="Keeps masked rows out of the batch mean that normalises the weights of rollout correction.",
+    removable_when="verl leaves masked rows out of rollout correction.",
+)
+
 TRAIN_BATCH = Seam(
     module="verl.workers.engine.base",
     attribute="BaseEngine.train_batch",

@@ -46,9 +46,10 @@ def is_active() -> bool:
 
 
 def _patch_legacy(module: ModuleType) -> None:
-    from samplemask_verl import advantage, components, steps
+    from samplemask_verl import advantage, components, legacy_stage, steps
 
     skip = steps.wrap_legacy_update(module)
+    on_voting_rows = legacy_stage.on_voting_rows(advantage.voting_rows(module))
     _patch(
         [
             (seams.COMPUTE_ADVANTAGE, advantage.wrap_compute_advantage(module)),
@@ -58,6 +59,9 @@ def _patch_legacy(module: ModuleType) -> None:
             (seams.LEGACY_UPDATE_ACTOR, skip),
             (seams.LEGACY_UPDATE_CRITIC, skip),
             (seams.LEGACY_VALIDATION, steps.wrap_validation),
+            (seams.LEGACY_FIT, legacy_stage.wrap_fit),
+            (seams.LEGACY_KL, on_voting_rows),
+            (seams.LEGACY_CORRECTION, on_voting_rows),
         ]
     )
 
