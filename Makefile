@@ -25,7 +25,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
 PYTEST := -m pytest -q
 
-.PHONY: help demo experiment test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration build clean
+.PHONY: help demo experiment test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration benchmark build clean
 
 help:  ## Show this help
 	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -70,6 +70,12 @@ integration-trl: $(TRL)/.ready  ## Tests of the guide's worked example against t
 
 integration: $(VERL)/.ready  ## The slower tests too: whole training runs of the real verl
 	$(VERL)/bin/python $(PYTEST) integration/verl
+
+benchmark: $(VERL)/.ready  ## Measure against the hosts' own code and write docs/performance.md
+	$(VERL)/bin/python $(PIP_INSTALL) "pytest-benchmark>=5" $(QUIET)
+	OMP_NUM_THREADS=1 $(VERL)/bin/python $(PYTEST) benchmarks -W ignore -p no:asyncio --benchmark-disable-gc \
+	  --benchmark-timer=time.process_time --benchmark-json=.venvs/benchmark.json
+	$(VERL)/bin/python benchmarks/report.py .venvs/benchmark.json
 
 build: $(CORE)/.ready  ## Build sdist and wheel and try the wheel in an empty environment
 	rm -rf dist && $(CORE)/bin/python -m build --quiet . $(QUIET)
