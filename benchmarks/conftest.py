@@ -17,6 +17,8 @@ def measure(benchmark, turn):
 
     def run(call, make, rounds=3, **said):
         benchmark.extra_info.update(said)
-        return benchmark.pedantic(call, setup=lambda: ((make(),), {}), rounds=rounds, warmup_rounds=turn == 0)
+        return benchmark.pedantic(
+            call, setup=lambda: ((make(),), {}), rounds=rounds, warmup_rounds=int(rounds > 2)
+        )
 
     return run

@@ -1,6 +1,8 @@
 """Writes the tables and the plot of docs/performance.md from pytest-benchmark's JSON.
 
-python benchmarks/report.py RESULTS.json
+python benchmarks/report.py RESULTS.json...
+
+Several files are taken together, such as that of a host which needs an environment of its own.
 """
 
 from __future__ import annotations
@@ -116,9 +118,10 @@ def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def main(results: Path) -> None:
+def main(results: list[Path]) -> None:
     """Fill in the page."""
-    document = json.loads(results.read_text(encoding="utf-8"))
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in results]
+    document = {**documents[0], "benchmarks": [entry for one in documents for entry in one["benchmarks"]]}
     found, machine = best_of(document), document["machine_info"]
     page = DOCS / "performance.md"
     text = page.read_text(encoding="utf-8")
@@ -152,4 +155,4 @@ def main(results: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])
