@@ -10,7 +10,7 @@ from cpu_bed.run import run_trainer
 GROUP, BATCH, STEPS, STORMY = 4, 16, 4, 3
 # The data come in order, four prompts a step: these are the third step's.
 PROMPTS = [8, 9, 10, 11]
-STORM = {"storm_prompts": PROMPTS, "storm_fraction": 0.916}
+STORM = {"storm_prompts": PROMPTS, "storm_fraction": 0.8}
 SKIP = tuple(
     f"+algorithm.mask_sample.{option}"
     for option in ("max_masked_fraction=0.5", "outage_min_rows=8", "on_outage=skip_step")
@@ -23,7 +23,7 @@ def stormed(folder, *overrides, **options):
     storm = [row for row in run.rollouts if row["prompt"] in map(str, PROMPTS) and row["split"] == "train"]
     lost = sum(row["failed"] for row in storm)
     assert len(storm) == BATCH
-    assert lost >= 0.75 * BATCH
+    assert 0.5 * BATCH < lost < BATCH
     assert sum(row["failed"] for row in run.rollouts) == lost  # nothing fails before or after
     assert len(run.steps) == STEPS
     return run, storm, lost
