@@ -6,15 +6,17 @@ import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
 
 from samplemask.errors import SampleMaskError
 from samplemask.seams import Seam, seam_status
 from samplemask_verl import host_seams
 from samplemask_verl.config import WHERE, policy_of
+from samplemask_verl.patching import host_has
 
 ALL_SEAMS = tuple(value for value in vars(host_seams).values() if isinstance(value, Seam))
-CHECKED = ("0.9.1",)
-"""verl versions that integration/verl runs against."""
+CHECKED = ("0.9.1", "0.8.0")
+"""verl versions that integration/verl ran against: the first in CI, 0.8.0 (legacy trainer only) by hand."""
 
 
 def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
@@ -36,6 +38,13 @@ def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
 
 def _entry_point() -> str:
     """Say whether verl will load the plugin, or why not."""
+    if not _loads_plugins():
+        if "samplemask_verl.plugin" in os.getenv("VERL_USE_EXTERNAL_MODULES", "").split(","):
+            return "verl loads it in every process (VERL_USE_EXTERNAL_MODULES)"
+        return (
+            "OFF: this verl does not look for plugins; set VERL_USE_EXTERNAL_MODULES=samplemask_verl.plugin "
+            "in the environment of every process"
+        )
     if not any(point.name == "samplemask" for point in entry_points(group="verl.plugins")):
         return "MISSING: samplemask is importable but not installed; run pip install samplemask[verl]"
     allowed = os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
@@ -46,14 +55,22 @@ def _entry_point() -> str:
     return "verl loads it in every process"
 
 
+def _loads_plugins() -> bool:
+    """Tell whether this verl loads entry points at all; it does since 0.9."""
+    spec = importlib.util.find_spec("verl")
+    return spec is not None and spec.origin is not None and "verl.plugins" in Path(spec.origin).read_text()
+
+
 def _seams() -> Iterator[str]:
-    statuses = [seam_status(seam) for seam in ALL_SEAMS]
+    statuses = [seam_status(seam) for seam in ALL_SEAMS if host_has(seam.module)]
     active = sum(status.active for status in statuses)
     yield f"patch points: {active} of {len(statuses)} active in this process"
     for status in statuses:
         yield f"  {'active    ' if status.active else 'NOT ACTIVE'} {status.seam.name}"
         if status.problem:
             yield f"      {status.problem}"
+    if not host_has("verl.trainer.ppo.v1"):
+        yield "  this verl has no V1 trainer; its legacy trainer is served"
 
 
 def _policy(overrides: Sequence[str]) -> Iterator[str]:

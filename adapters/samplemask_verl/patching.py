@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 from collections.abc import Callable
@@ -28,7 +29,16 @@ def install() -> None:
         SeamError: This verl is not one that the adapter was checked against; nothing was patched.
     """
     for module, patch in HOOKS.items():
-        patch(importlib.import_module(module))
+        if host_has(module):
+            patch(importlib.import_module(module))
+
+
+def host_has(module: str) -> bool:
+    """Tell whether this verl has a module; verl 0.8 has no V1 trainer."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def uninstall() -> None:
