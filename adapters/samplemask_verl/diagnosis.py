@@ -28,7 +28,7 @@ def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
     try:
         found = version("verl")
     except PackageNotFoundError:
-        yield "verl is not installed here"
+        yield "verl is not installed here" + ("; the overrides were not checked" if overrides else "")
         return
     yield f"verl {found}" + ("" if found in CHECKED else f" (checked against {', '.join(CHECKED)})")
     yield f"entry point: {_entry_point()}"
@@ -46,12 +46,15 @@ def _entry_point() -> str:
             "in the environment of every process"
         )
     if not any(point.name == "samplemask" for point in entry_points(group="verl.plugins")):
-        return "MISSING: samplemask is importable but not installed; run pip install samplemask[verl]"
+        return (
+            "MISSING: samplemask is importable but not installed; "
+            "run pip install './samplemask[verl]' in the folder that holds the checkout"
+        )
     allowed = os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     if allowed.lower() != "auto" and "samplemask" not in [name.strip() for name in allowed.split(",")]:
         return f"OFF: VERL_USE_EXTERNAL_PLUGINS={allowed} leaves it out"
     if importlib.util.find_spec("wrapt") is None:
-        return "BROKEN: the package wrapt is missing; run pip install samplemask[verl]"
+        return "BROKEN: the package wrapt is missing; run pip install wrapt"
     return "verl loads it in every process"
 
 

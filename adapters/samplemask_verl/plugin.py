@@ -15,8 +15,7 @@ try:
     import wrapt
 except ImportError:
     print(
-        "samplemask: installed, but NOT ACTIVE in verl: the package wrapt is missing. "
-        'Run: pip install "samplemask[verl]"',
+        "samplemask: installed, but NOT ACTIVE in verl: the package wrapt is missing. Run: pip install wrapt",
         file=sys.stderr,
     )
     raise

@@ -1,6 +1,6 @@
 """The fast decoder: of each line it keeps only the fields that accounting reads.
 
-It needs the optional package msgspec (`pip install 'samplemask[fast]'`). It checks the syntax of the
+It needs the optional package msgspec (`pip install msgspec`). It checks the syntax of the
 whole line; whatever it refuses goes to the complete reader in `rows.py`, so both give the same rows.
 """
 

@@ -193,7 +193,7 @@ class _ZstdStream(io.RawIOBase):
         except ImportError as error:
             raise ContractError(
                 f"{path}: expected a reader for zstd files, found none. "
-                "Run `pip install 'samplemask[zstd]'`, or decompress the file."
+                "Run `pip install zstandard`, or decompress the file."
             ) from error
         self._source = source
         self._frame: Any = None

@@ -95,7 +95,7 @@ def make_decode(fast: bool | None = None) -> Decode:
     """
     installed = importlib.util.find_spec("msgspec") is not None
     if fast and not installed:
-        raise ContractError("fast decoder: needs msgspec. Run `pip install 'samplemask[fast]'`.")
+        raise ContractError("fast decoder: needs msgspec. Run `pip install msgspec`.")
     if fast is False or not installed:
         return decode
     from samplemask.fast import make_decoder

@@ -64,7 +64,7 @@ def test_a_batch_without_failures_has_nothing_to_tell(without_verl):
 def test_without_matplotlib_the_demo_says_what_to_install(without_verl, capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert run_demo(tmp_path) == 0
-    assert "pip install 'samplemask[demo]'" in capsys.readouterr().out
+    assert "pip install matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "demo.png").exists()
 
 

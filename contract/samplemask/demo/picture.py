@@ -25,7 +25,7 @@ def draw(batch: GrpoBatch, estimates: Estimates, path: Path) -> str:
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:
-        return "No picture: matplotlib is not installed. Run `pip install 'samplemask[demo]'`."
+        return "No picture: matplotlib is not installed. Run `pip install matplotlib`."
     groups = [group for group in groups_of(batch) if batch.masked_B[group.rows].any()]
     groups.sort(key=_shift)
     figure = figures.Figure(figsize=(10, 0.42 * len(groups) + 2.4))
