@@ -32,8 +32,8 @@ def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
         return
     yield f"verl {found}" + ("" if found in CHECKED else f" (checked against {', '.join(CHECKED)})")
     yield f"entry point: {_entry_point()}"
-    yield from _seams()
     yield from _policy(overrides)
+    yield from _seams()
 
 
 def _entry_point() -> str:
