@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -23,8 +22,6 @@ from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
 from samplemask_verl.verdicts import RowVerdicts, read_flags, with_rewards
 from samplemask_verl.verify import check_unmoved, perturbed
-
-logger = logging.getLogger("samplemask")
 
 decided: ContextVar[bool] = ContextVar("samplemask_decided", default=False)
 """True while verl computes advantages on rows that samplemask already selected."""
@@ -77,7 +74,7 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                     _estimate(run, data, plan, estimator_name(adv_estimator) == "gdpo")
 
             with component_statistics(fitted, adv_estimator):
-                said = read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
+                said = _said(data, policy)
                 warn_if_silent(said)
                 if _is_healthy(said, codes_B, count, fitted):
                     result = _with_codes(run, data, codes_B) if numbered else run(data)
@@ -109,7 +106,7 @@ def voting_rows(host: ModuleType) -> Callable[[Any, Any], npt.NDArray[np.bool_]]
         group_relative = is_group_relative(host.core_algos.get_adv_estimator_fn(name))
         fitted = policy_for(policy, name, group_relative)
         codes_B, _ = group_codes(_groups(data), len(data))
-        said = read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
+        said = _said(data, policy)
         return _decision(data, said, codes_B, fitted).plan.votes_B
 
     return votes
@@ -172,7 +169,7 @@ def _verify(
     policy: VerlPolicy,
     estimate: Callable[[Any, RowPlan], None],
 ) -> None:
-    said = read_flags(_places(other), len(other), every_kind=bool(policy.masked_kinds))
+    said = _said(other, policy)
     again = _decision(other, said, codes_B, policy).plan
     estimate(other, again)
     check_unmoved((plan, data.batch["advantages"]), (again, other.batch["advantages"]), "row {}".format)
@@ -279,6 +276,11 @@ def _without_flags(selected: Any) -> Any:
 def _config(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # compute_advantage(data, adv_estimator, gamma, lam, num_repeat, norm_adv_by_std_in_grpo, config)
     return kwargs.get("config", args[4] if len(args) > 4 else None)
+
+
+def _said(data: Any, policy: VerlPolicy) -> RowVerdicts:
+    """Read what the batch says of its rows, as far as the policy needs it."""
+    return read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
 
 
 def _places(data: Any) -> list[Any]:
