@@ -2,23 +2,9 @@
 
 import numpy as np
 import pytest
+from three_groups import MASKED, bits, plan
 
-from samplemask import ContractError, MaskPolicy, OutageError, RowPlan, plan_rows
-
-# Three groups: a healthy one, one with two masked rows of four, one with a lone survivor.
-GROUP = ["a", "a", "b", "b", "b", "b", "c", "c"]
-
-
-MASKED = [0, 0, 1, 0, 1, 0, 1, 0]
-
-
-def plan(masked=MASKED, group=GROUP, kinds=None, **options) -> RowPlan:
-    return plan_rows(masked, group, MaskPolicy(**options), kinds)
-
-
-def bits(array) -> list[int]:
-    assert array.dtype == bool
-    return array.astype(int).tolist()
+from samplemask import ContractError, MaskPolicy, OutageError
 
 
 def test_exclude_takes_loss_and_vote_and_empties_a_thin_group():
