@@ -149,6 +149,8 @@ def plan_rows(
         ContractError: Shapes or types do not fit.
         OutageError: The batch is an outage and the policy says to raise.
     """
+    if not isinstance(policy, MaskPolicy):
+        raise ContractError.of("policy", "a MaskPolicy", policy, "Pass MaskPolicy() for the defaults.")
     flags_B = _flags(masked_B)
     kinds = check_kinds(kinds_B, len(flags_B))
     if kinds is None and (policy.scored_kinds or policy.masked_kinds):

@@ -165,7 +165,8 @@ def _reward(value: Any) -> tuple[float | None, str | None]:
     if value is None:
         return None, REWARD_MISSING
     try:
-        number = float(value) if isinstance(value, (int, float, str)) else None
+        written = isinstance(value, str) and "_" not in value  # float("1_0") is 10, in Python alone
+        number = float(value) if written or isinstance(value, (int, float)) else None
         if number is None and _is_zero_dim(value) and _is_plain(item := _item(value)):
             return _reward(item)
     except OverflowError:
@@ -279,8 +280,8 @@ def _json_object(text: bytes | bytearray | str) -> Mapping[str, Any]:
 
 
 def _parse_json(text: bytes | bytearray | str) -> Any:
-    """Parse fast; fall back to the standard library, which accepts half an emoji (lone surrogates)."""
+    """Parse fast; fall back to the standard library for half an emoji or a byte order mark."""
     try:
         return from_json(text)
     except (ValueError, TypeError):  # TypeError: a str that holds a lone surrogate itself
-        return json.loads(text)
+        return json.loads(text.removeprefix("\ufeff") if isinstance(text, str) else text)

@@ -5,7 +5,7 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from samplemask import ContractError, MaskPolicy
+from samplemask import ContractError, MaskPolicy, plan_rows
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,11 @@ def test_a_configuration_that_is_no_mapping_is_shown():
     assert str(error.value) == (
         "a.b: expected a mapping of policy options, found 'exclude' (str). Write a.b.action=exclude."
     )
+
+
+@pytest.mark.parametrize(("policy", "found"), [(None, "None (NoneType)"), ("exclude", "'exclude' (str)")])
+def test_what_is_no_policy_is_refused_with_what_to_pass(policy, found):
+    with pytest.raises(ContractError) as error:
+        plan_rows([True, False], None, policy)
+    expected = f"policy: expected a MaskPolicy, found {found}. Pass MaskPolicy() for the defaults."
+    assert str(error.value) == expected

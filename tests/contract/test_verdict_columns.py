@@ -51,7 +51,7 @@ def test_the_first_row_that_cannot_be_read_is_named():
     with pytest.raises(ContractError, match="row 2 of the batch: mask_sample: expected a bool"):
         read_columns({"reward": [0.0] * 5, "mask_sample": [True, False, "maybe", [1], "perhaps"]})
     with pytest.raises(ContractError, match="row 1 of the batch: reward: expected a number"):
-        read_columns({"reward": [0.0, "much", "more"], "mask_sample": [False] * 3})
+        read_columns({"reward": [0.0, "1_0", "more"], "mask_sample": [False] * 3})
 
 
 def test_columns_of_different_length_are_an_error():
@@ -78,7 +78,9 @@ def test_many_different_values_in_every_column():
 
 
 ANYTHING = {
-    "reward": st.sampled_from([1.0, 0, True, None, math.nan, math.inf, 10**400, "0.5", np.float32(2), "x"]),
+    "reward": st.sampled_from(
+        [1.0, 0, True, None, math.nan, math.inf, 10**400, "0.5", "1_0", np.float32(2), "x"]
+    ),
     "mask_sample": st.sampled_from([True, False, None, 0, 1.0, "True", "false", np.True_, np.array(1), "x"]),
     "instance_config": st.sampled_from([None, {}, {"mask_sample": True}, {"mask_sample": "0"}, 3]),
     "failure_kind": st.sampled_from([None, "", "session_lost", "a:b", 7]),

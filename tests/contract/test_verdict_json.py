@@ -75,8 +75,12 @@ def test_the_last_of_duplicate_keys_speaks_as_in_json_readers():
     assert read_verdict('{"reward": 1, "mask_sample": false, "mask_sample": true}').mask_sample is True
 
 
-def test_utf8_with_a_byte_order_mark_is_read():
-    assert read_verdict(b'\xef\xbb\xbf{"reward": 1}') == Verdict(1.0, False)
+@pytest.mark.parametrize("mark", ["\ufeff", b"\xef\xbb\xbf"], ids=["text", "bytes"])
+def test_one_byte_order_mark_is_read_over(mark):
+    body = '{"reward": 1}' if isinstance(mark, str) else b'{"reward": 1}'
+    assert read_verdict(mark + body) == Verdict(1.0, False)
+    with pytest.raises(ContractError, match=r"^verify response: expected one JSON object"):
+        read_verdict(mark + mark + body)
 
 
 @pytest.mark.parametrize(

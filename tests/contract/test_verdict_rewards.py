@@ -87,6 +87,8 @@ def test_a_reward_that_is_not_finite_masks(value):
         "",
         "abc",
         "1,5",
+        "1_0",
+        np.array("1_0"),
         [],
         [1.0],
         {},
