@@ -7,13 +7,14 @@ plane. A row's verdict is therefore the host's own column `mask_sample` and one 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from samplemask.accounting import Disposition
 from samplemask.failure_kinds import MAX_KIND_LENGTH, REWARD_NOT_FINITE
 from samplemask.verdict import read_flag, read_verdict
 from samplemask_nemo_rl.placeholders import MARK
@@ -22,12 +23,12 @@ MASKED = "mask_sample"
 """NeMo-RL's own column: bool (B,), True where the environment masked the row."""
 
 DETAILS = "samplemask_details"
-"""uint8 (B, 1 + 200): bits of the row (measured, stated), then its failure kind in UTF-8."""
+"""uint8 (B, 1 + 200): bits of the row (measured, stated, failed), then its failure kind in UTF-8."""
 
 VOTES = "samplemask_votes"
 """bool (B,), present once a batch was decided: the row enters its group's statistics."""
 
-_MEASURED, _STATED = 1, 2
+_MEASURED, _STATED, _FAILED = 1, 2, 4
 _FLAGS = ("mask_sample", "instance_config", "_ng_failure_class")
 
 
@@ -40,12 +41,14 @@ class RowVerdicts:
         measured_B: bool (B,), False where there is no finite reward, or no rollout (a placeholder).
         stated_B: bool (B,), False where the response carried no verdict field at all.
         kinds_B: Failure kind of each row, or None.
+        failed_B: bool (B,), masked rows that are recorded failures and not rollouts that ran to their end.
     """
 
     masked_B: npt.NDArray[np.bool_]
     measured_B: npt.NDArray[np.bool_]
     stated_B: npt.NDArray[np.bool_]
     kinds_B: list[str | None]
+    failed_B: npt.NDArray[np.bool_]
 
 
 def read_results(full_results: Sequence[Mapping[str, Any]]) -> RowVerdicts:
@@ -61,6 +64,13 @@ def read_results(full_results: Sequence[Mapping[str, Any]]) -> RowVerdicts:
         np.array([verdict.reward is not None for verdict in verdicts], dtype=bool) & ~placeholders_B,
         np.array([any(name in result for name in _FLAGS) for result in full_results], dtype=bool),
         [verdict.failure_kind for verdict in verdicts],
+        np.array(
+            [
+                Disposition.of(verdict, result) is Disposition.FAILED
+                for verdict, result in zip(verdicts, full_results, strict=True)
+            ],
+            dtype=bool,
+        ),
     )
 
 
@@ -73,13 +83,15 @@ def judged_by_reward(verdicts: RowVerdicts, reward_B: npt.NDArray[np.floating[An
     for row in np.flatnonzero(~finite_B & ~verdicts.masked_B):
         kinds[row] = REWARD_NOT_FINITE
     measured_B = verdicts.measured_B & finite_B
-    return RowVerdicts(verdicts.masked_B | ~finite_B, measured_B, verdicts.stated_B, kinds)
+    return replace(verdicts, masked_B=verdicts.masked_B | ~finite_B, measured_B=measured_B, kinds_B=kinds)
 
 
 def write_columns(batch: MutableMapping[str, Any], verdicts: RowVerdicts) -> None:
     """Put verdicts into a batch as `MASKED` and `DETAILS`."""
     details = np.zeros((len(verdicts.masked_B), 1 + MAX_KIND_LENGTH), dtype=np.uint8)
-    details[:, 0] = _MEASURED * verdicts.measured_B + _STATED * verdicts.stated_B
+    details[:, 0] = (
+        _MEASURED * verdicts.measured_B + _STATED * verdicts.stated_B + _FAILED * verdicts.failed_B
+    )
     for row, kind in enumerate(verdicts.kinds_B):
         text = np.frombuffer((kind or "").encode()[:MAX_KIND_LENGTH], dtype=np.uint8)
         details[row, 1 : 1 + len(text)] = text
@@ -99,7 +111,8 @@ def read_columns(batch: Mapping[str, Any]) -> RowVerdicts | None:
     masked = np.array([bool(read_flag(flag, MASKED)) for flag in flags], dtype=bool)
     if DETAILS not in batch:
         everywhere = np.ones_like(masked)
-        return RowVerdicts(masked, everywhere, everywhere, [None] * len(masked))
+        return RowVerdicts(masked, everywhere, everywhere, [None] * len(masked), ~everywhere)
     details = batch[DETAILS].cpu().numpy().astype(np.uint8).reshape(len(masked), -1)
     kinds = [row.tobytes().rstrip(b"\0").decode(errors="replace") or None for row in details[:, 1:]]
-    return RowVerdicts(masked, (details[:, 0] & _MEASURED) != 0, (details[:, 0] & _STATED) != 0, kinds)
+    measured, stated, failed = ((details[:, 0] & bit) != 0 for bit in (_MEASURED, _STATED, _FAILED))
+    return RowVerdicts(masked, measured, stated, kinds, failed)

@@ -14,6 +14,7 @@ import torch
 
 from samplemask.accounting import PREFIX, step_metrics
 from samplemask.failure_kinds import REWARD_MISSING, warn_once
+from samplemask.live import RunCounts
 from samplemask.policy import RowPlan, plan_rows
 from samplemask_nemo_rl.columns import MASKED, VOTES, RowVerdicts, judged_by_reward, read_columns
 from samplemask_nemo_rl.rows import keep_rows, message_codes, prompt_codes
@@ -50,17 +51,29 @@ decided_rows: ContextVar[DecidedRows | None] = ContextVar("samplemask_decided_ro
 
 
 class Ledger:
-    """The decisions of the current step, until the metrics are published. Thread-safe."""
+    """The decisions of the current step, until the metrics are published. Thread-safe.
+
+    Attributes:
+        run: All rollouts since the run began in this process.
+    """
 
     def __init__(self) -> None:
+        self.run = RunCounts()
         self._lock = threading.Lock()
         self._entries: list[tuple[RowPlan, npt.NDArray[Any], list[str | None]]] = []
         self._rows_trained: int | None = None
 
-    def add(self, plan: RowPlan, reward_B: npt.NDArray[Any], kinds_B: list[str | None]) -> None:
-        """Enter the plan of one generated batch."""
+    def begin(self) -> None:
+        """Forget everything: a run begins."""
         with self._lock:
-            self._entries.append((plan, reward_B, kinds_B))
+            self.run, self._entries, self._rows_trained = RunCounts(), [], None
+
+    def add(self, plan: RowPlan, verdicts: RowVerdicts, reward_B: npt.NDArray[Any]) -> None:
+        """Enter the plan of one generated batch."""
+        counts = RunCounts.of(verdicts.masked_B, reward_B, verdicts.kinds_B, verdicts.failed_B)
+        with self._lock:
+            self.run = self.run + counts
+            self._entries.append((plan, reward_B, verdicts.kinds_B))
 
     def count_trained(self, rows: int) -> None:
         """Add rows that really reached the loss: dynamic sampling and the host's own filters come after."""
@@ -80,7 +93,7 @@ class Ledger:
         if metrics and trained is not None:
             metrics[PREFIX + "rows_trained"] = float(trained)
             metrics[PREFIX + "no_signal_step"] = float(trained == 0)
-        return metrics
+        return {**metrics, **self.run.metrics()} if metrics else {}
 
 
 ledger = Ledger()
@@ -150,7 +163,7 @@ def plan_verdicts(verdicts: RowVerdicts, codes_B: npt.NDArray[np.intp], session:
 def enter(plan: RowPlan, verdicts: RowVerdicts, reward_B: npt.NDArray[Any], session: Session) -> None:
     """Enter a plan into the ledger, unless the policy leaves everything as it is."""
     if session.policy.action != "ignore" or session.policy.max_masked_fraction is not None:
-        ledger.add(plan, np.where(verdicts.measured_B, reward_B, np.nan), verdicts.kinds_B)
+        ledger.add(plan, verdicts, np.where(verdicts.measured_B, reward_B, np.nan))
 
 
 def _groups(batch: MutableMapping[str, Any]) -> npt.NDArray[np.intp]:

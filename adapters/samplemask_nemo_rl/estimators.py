@@ -51,7 +51,7 @@ def wrap_create_estimator(original: Function) -> Function:
         session = session_of(master_config, estimator)
         setattr(estimator, ATTRIBUTE, session)
         Process.session, Process.nothing_trains = session, False
-        ledger.publish()
+        ledger.begin()
         announce(session)
         return estimator
 

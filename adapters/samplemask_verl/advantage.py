@@ -19,7 +19,7 @@ from samplemask_verl.components import component_statistics
 from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
-from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL
+from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL, ROLLOUTS
 from samplemask_verl.verdicts import RowVerdicts, read_flags, with_rewards
 from samplemask_verl.verify import check_unmoved, perturbed
 
@@ -79,8 +79,10 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 if _is_healthy(said, codes_B, count, fitted):
                     result = _with_codes(run, data, codes_B) if numbered else run(data)
                     if _is_measured(result, adv_estimator):
+                        result.meta_info[ROLLOUTS] = None
                         return result
                 decision = _decision(data, said, codes_B, fitted)
+                data.meta_info[ROLLOUTS] = decision.sessions.counts()
                 if decision.plan.changes_nothing:
                     return run(data)
                 before = perturbed(data, decision.plan) if policy.verify else None
@@ -193,7 +195,7 @@ def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
         return decision
     nobody = np.zeros_like(plan.votes_B)
     counts = replace(decision.counts, trained=0)
-    return Decision(replace(plan, trains_B=nobody, votes_B=nobody), counts)
+    return replace(decision, plan=replace(plan, trains_B=nobody, votes_B=nobody), counts=counts)
 
 
 def _estimate_isolated(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from samplemask.accounting import StepCounts
 from samplemask.failure_kinds import REWARD_NOT_FINITE, warn_once
 from samplemask.groups import group_codes
+from samplemask.live import RunCounts
 from samplemask.policy import MaskPolicy, RowPlan, plan_rows
 from samplemask_verl.verdicts import RowVerdicts
 
@@ -38,16 +39,42 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Sessions:
+    """The rollouts of a batch, S of them, without padding; what their verdicts say before any policy.
+
+    Attributes:
+        group_S: Group ids.
+        reward_S: float (S,).
+        masked_S: bool (S,).
+        failed_S: bool (S,), those of the masked ones that are recorded failures.
+        kinds_S: Failure kinds, None where there is none.
+    """
+
+    group_S: npt.NDArray[Any]
+    reward_S: npt.NDArray[np.float64]
+    masked_S: BoolArray
+    failed_S: BoolArray
+    kinds_S: npt.NDArray[np.object_]
+
+    def counts(self, chosen: Any = slice(None)) -> RunCounts:
+        """Count them, or those at `chosen` positions, for the run's account."""
+        columns = (self.masked_S, self.reward_S, self.kinds_S, self.failed_S)
+        return RunCounts.of(*(column[chosen] for column in columns))
+
+
+@dataclass(frozen=True)
 class Decision:
     """The plan for the rows, and the counts of the step.
 
     Attributes:
         plan: Row plan of shape (B,). Padding rows neither train nor vote and are not masked.
         counts: In sessions, without padding; `trained` in rows.
+        sessions: What was counted.
     """
 
     plan: RowPlan
     counts: StepCounts
+    sessions: Sessions
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -71,14 +98,16 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     if rows.order_B is not None:
         real = real[np.argsort(rows.order_B[real], kind="stable")]
     codes, final = _sessions(rows, real)
-    masked_S = np.zeros(len(final), dtype=bool)
+    masked_S, failed_S = np.zeros((2, len(final)), dtype=bool)
     np.logical_or.at(masked_S, codes, verdicts.masked_B[real])
+    np.logical_or.at(failed_S, codes, verdicts.failed_B[real])
     kinds_S = _session_kinds(verdicts, real, codes, final, policy)
     reward_S = np.asarray(rows.reward_B, dtype=np.float64)[final]
+    group_S = np.asarray(rows.group_B)[final]
+    sessions = Sessions(group_S, reward_S, masked_S, failed_S, np.array(kinds_S, dtype=object))
     measured_S = np.isfinite(reward_S)
     _never_score_without_reward(kinds_S, measured_S, policy)
 
-    group_S = np.asarray(rows.group_B)[final]
     plan_S = plan_rows(masked_S, group_S, policy, kinds_S)
     if plan_S.thin_groups:
         _warn_of_singletons(group_S)
@@ -94,7 +123,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
         plan_S.thin_groups,
         plan_S.outage,
     )
-    return Decision(plan, replace(counts, trained=int(plan.trains_B.sum())))
+    return Decision(plan, replace(counts, trained=int(plan.trains_B.sum())), sessions)
 
 
 def _warn_of_singletons(group_S: npt.NDArray[Any]) -> None:

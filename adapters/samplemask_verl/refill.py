@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from samplemask.accounting import PREFIX
 from samplemask.errors import ContractError, RefillError
+from samplemask.live import RunCounts
 from samplemask_verl.config import WHERE, VerlPolicy, acts, policy_of
 
 logger = logging.getLogger("samplemask")
@@ -34,6 +35,7 @@ class GroupVerdict:
         masked: Masked sessions.
         kinds: Masked sessions per failure kind.
         silent_keys: Keys of the rows that do not vote.
+        rollouts: Its sessions, for the run's account.
     """
 
     votes: bool
@@ -41,6 +43,7 @@ class GroupVerdict:
     masked: int
     kinds: dict[str, int]
     silent_keys: set[str]
+    rollouts: RunCounts
 
 
 Judge = Callable[[list[str]], dict[str, GroupVerdict]]
@@ -82,6 +85,11 @@ class Refill:
         if len(self.evicted) > self.policy.max_refills:
             rows, masked, kinds = self._totals()
             raise RefillError(masked, rows, kinds, len(self.evicted), self.policy.max_refills, step)
+
+    @property
+    def rollouts(self) -> RunCounts:
+        """The rollouts of the evicted groups."""
+        return sum((group.rollouts for group in self.evicted.values()), RunCounts())
 
     def take_metrics(self) -> dict[str, float]:
         """Return the metrics of the evicted groups and begin a new step."""
@@ -171,9 +179,7 @@ def judge_groups(keys: list[str], decision: Any, kinds_B: list[str | None]) -> d
         decision: Their decision.
         kinds_B: Failure kinds of the rows.
     """
-    rows_of: dict[str, list[int]] = {}
-    for row, key in enumerate(keys):
-        rows_of.setdefault(_uid(key), []).append(row)
+    rows_of, sessions_of = _positions(map(_uid, keys)), _positions(decision.sessions.group_S)
     plan, verdicts = decision.plan, {}
     for uid, rows in rows_of.items():
         sessions = {keys[row].rpartition("_")[0]: kinds_B[row] for row in rows}
@@ -184,8 +190,17 @@ def judge_groups(keys: list[str], decision: Any, kinds_B: list[str | None]) -> d
             masked=len(masked),
             kinds=dict(Counter(sessions[session] or "samplemask:unspecified" for session in masked)),
             silent_keys={keys[row] for row in np.array(rows)[~plan.votes_B[rows]]},
+            rollouts=decision.sessions.counts(sessions_of.get(uid, [])),
         )
     return verdicts
+
+
+def _positions(uids: Iterable[str]) -> dict[str, list[int]]:
+    """Return the positions of each uid."""
+    positions: dict[str, list[int]] = {}
+    for position, uid in enumerate(uids):
+        positions.setdefault(uid, []).append(position)
+    return positions
 
 
 def _check_refill(config: Any) -> None:

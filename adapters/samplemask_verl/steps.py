@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from samplemask.accounting import PREFIX, StepCounts
 from samplemask.errors import SampleMaskError
+from samplemask.live import RunCounts
 from samplemask_verl.config import acts, policy_of
 from samplemask_verl.decision import Decision
 from samplemask_verl.loss import EXCLUSION, LEFT_OUT
@@ -30,6 +31,9 @@ NO_SIGNAL = "samplemask_no_signal"
 METRICS = "samplemask_metrics"
 """Key of the legacy trainer's meta_info: the step's `mask_sample/*`."""
 
+ROLLOUTS = "samplemask_rollouts"
+"""Key of the legacy trainer's meta_info: the step's RunCounts; None when nothing is masked."""
+
 _measured: ContextVar[npt.NDArray[np.bool_] | None] = ContextVar("samplemask_measured", default=None)
 
 
@@ -41,17 +45,26 @@ class StepState:
         counts: Of all batches of the step so far.
         masked_keys: Row keys that the environment masked.
         trains: Whether a row of the batch at hand trains.
+        rollouts: All rollouts of the step so far, for the run's account.
     """
 
     counts: StepCounts = field(default_factory=StepCounts)
+    rollouts: RunCounts = field(default_factory=RunCounts)
     masked_keys: set[str] = field(default_factory=set)
     trains: bool = True
 
     def add(self, keys: list[str], decision: Decision) -> None:
         """Add one batch."""
         self.counts = self.counts + decision.counts
+        self.rollouts = self.rollouts + decision.sessions.counts()
         self.masked_keys.update(np.asarray(keys, dtype=object)[decision.plan.masked_B])
         self.trains = bool(decision.plan.trains_B.any())
+
+
+class LegacyRun:
+    """The account of the legacy trainer, of which a process has one: its metrics are made without it."""
+
+    rollouts = RunCounts()
 
 
 def state_of(trainer: Any) -> StepState:
@@ -66,12 +79,15 @@ def wrap_step(original: Wrapper) -> Wrapper:
     """Count afresh in each step, and publish counts that verl's averaging over batches did not touch."""
 
     def step(self: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        self.samplemask_step = StepState()
+        state = self.samplemask_step = StepState()
         batch = original(self, metrics, *args, **kwargs)
-        metrics.update(self.samplemask_step.counts.metrics())
+        ours, rollouts = state.counts.metrics(), state.rollouts
         refill = vars(self.replay_buffer).get("samplemask_refill")
         if refill is not None:
-            metrics.update(refill.take_metrics())
+            rollouts = rollouts + refill.rollouts
+            ours.update(refill.take_metrics())
+        run = self.samplemask_run = vars(self).get("samplemask_run", RunCounts()) + rollouts
+        metrics.update({**ours, **run.metrics()} if ours else {})
         return batch
 
     return step
@@ -153,17 +169,30 @@ def wrap_data_metrics(original: Wrapper) -> Wrapper:
     """Keep masked rows, and the NaN of a step in which nothing trains, out of verl's data metrics."""
 
     def compute_data_metrics(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        run_metrics = _account(batch)
         masked_B = batch.non_tensor_batch.get(MASKED_COLUMN)
         measured_B = _measured.get() if masked_B is None else ~masked_B.astype(bool)
         if measured_B is None:
             return original(batch, *args, **kwargs)
-        ours = batch.meta_info.get(METRICS, {})
+        ours = {**batch.meta_info.get(METRICS, {}), **run_metrics}
         if not measured_B.any():
             return dict(ours)
         metrics = original(batch.select_idxs(measured_B), *args, **kwargs)
         return {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **ours}
 
     return compute_data_metrics
+
+
+def _account(batch: Any) -> dict[str, float]:
+    """Add the legacy trainer's step to the account of its process; return the run so far."""
+    if ROLLOUTS not in batch.meta_info:
+        return {}
+    rollouts = batch.meta_info[ROLLOUTS]
+    if rollouts is None:
+        rewards = batch.batch["token_level_scores"].sum(dim=-1).double().cpu().numpy()
+        rollouts = RunCounts.of(np.zeros(len(rewards), dtype=bool), rewards)
+    LegacyRun.rollouts = LegacyRun.rollouts + rollouts
+    return LegacyRun.rollouts.metrics()
 
 
 def wrap_validation(original: Wrapper) -> Wrapper:

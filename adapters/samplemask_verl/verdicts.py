@@ -8,7 +8,7 @@ fields at its top and the reward function's dict under `reward_extra_info`; the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,13 @@ class RowVerdicts:
         masked_B: bool (B,).
         kinds_B: Failure kind of each row, or None.
         stated: True when at least one row carried a flag, so that a verdict can arrive at all.
+        failed_B: bool (B,), masked rows that are recorded failures (`_ng_failure_class`).
     """
 
     masked_B: npt.NDArray[np.bool_]
     kinds_B: list[str | None]
     stated: bool
+    failed_B: npt.NDArray[np.bool_]
 
 
 def read_rows(places: Sequence[Place], reward_B: npt.NDArray[np.floating[Any]]) -> RowVerdicts:
@@ -61,7 +63,7 @@ def with_rewards(said: RowVerdicts, reward_B: npt.NDArray[np.floating[Any]]) -> 
     kinds = list(said.kinds_B)
     for row in np.flatnonzero(unmeasured_B & ~said.masked_B).tolist():
         kinds[row] = REWARD_NOT_FINITE
-    return RowVerdicts(said.masked_B | unmeasured_B, kinds, said.stated)
+    return replace(said, masked_B=said.masked_B | unmeasured_B, kinds_B=kinds)
 
 
 def read_flags(places: Sequence[Place], rows: int, every_kind: bool = False) -> RowVerdicts:
@@ -82,19 +84,19 @@ def read_flags(places: Sequence[Place], rows: int, every_kind: bool = False) -> 
         stated = stated or any(name in DECIDING for name in columns)
         for column in columns.values():
             spoken_B |= _says_something(column)
-    masked_B = np.zeros(rows, dtype=bool)
+    masked_B, failed_B = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
     kinds: list[str | None] = [None] * rows
     spoken = np.flatnonzero(spoken_B)
     if len(spoken):
-        masked_B[spoken], told = _read_spoken(places, spoken)
+        masked_B[spoken], told, failed_B[spoken] = _read_spoken(places, spoken)
         for row, kind in zip(spoken.tolist(), told, strict=True):
             kinds[row] = kind
-    return RowVerdicts(masked_B, kinds, stated)
+    return RowVerdicts(masked_B, kinds, stated, failed_B)
 
 
 def _read_spoken(
     places: Sequence[Place], spoken: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.bool_], list[str | None]]:
+) -> tuple[npt.NDArray[np.bool_], list[str | None], npt.NDArray[np.bool_]]:
     """Read the rows that say something: masked where a place says so; the masking place's kind wins."""
     said = [_read_place(place, spoken) for place in places]
     kinds = np.full(len(spoken), None, dtype=object)
@@ -103,7 +105,8 @@ def _read_spoken(
             told = np.equal(kinds, None) & (verdicts.masked_B == masking)
             kinds[told] = verdicts.kinds_B[told]
     masked = np.logical_or.reduce([verdicts.masked_B for verdicts in said])
-    return masked, kinds.tolist()
+    failed = np.logical_or.reduce([verdicts.failed_B for verdicts in said])
+    return masked, kinds.tolist(), failed
 
 
 def unwrapped(value: Any) -> Any:

@@ -1,70 +1,170 @@
-"""The audit's own accounting, step by step, for a trainer that is still running."""
+"""The audit's accounting for a trainer that is still running: rollouts counted step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
-from samplemask.accounting import PREFIX, Disposition
-from samplemask.ledger import Ledger
-from samplemask.quality import Counting, Summary, summarize
-from samplemask.rows import Index, RolloutRow
-from samplemask.verdict import Verdict
+import numpy as np
+import numpy.typing as npt
+
+from samplemask.accounting import Coverage, Disposition
+from samplemask.policy import Kinds, check_kinds, count_kinds
+from samplemask.verdict import read_verdict
+
+RUN_PREFIX = "mask_sample_run/"
+"""Beside the step's own `mask_sample/`: dashboards show each as a section."""
 
 
-class RunAccount:
-    """Counts every rollout of a run once, from the start; its numbers are those of the audit of its files.
+@dataclass(frozen=True)
+class RunCounts:
+    """Rollouts by what their verdicts say, before any policy; those of several steps add up exactly.
 
-    One rollout takes 60 bytes. A rollout that is recorded again (a retry, a resumed run) is settled as
-    the audit settles it.
+    The numbers are those of `samplemask audit` on the files of the same rollouts, to the last bit of
+    the means: sums are kept as fractions. Count each rollout once; of a retried one, its last attempt.
+
+    Attributes:
+        scored: Rollouts whose reward is a measurement.
+        masked: Rollouts whose reward is not.
+        failed: Rollouts that ended in a recorded failure.
+        kinds: Masked and failed rollouts per failure kind.
+        rewards: Finite rewards, whatever the verdict.
+        reward_sum: Their sum.
+        scored_sum: Sum of the rewards of scored rollouts.
     """
 
-    def __init__(self) -> None:
-        self.ledger = Ledger()
+    scored: int = 0
+    masked: int = 0
+    failed: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    rewards: int = 0
+    reward_sum: Fraction = Fraction()
+    scored_sum: Fraction = Fraction()
 
-    def record(
-        self,
-        verdict: Verdict,
-        *,
-        task: Index = None,
-        rollout: Index = None,
-        attempt: int | None = None,
-        agent: str | None = None,
-        error: str | None = None,
-    ) -> None:
-        """Record one rollout that came back.
+    @classmethod
+    def of(
+        cls,
+        masked_B: npt.NDArray[np.bool_],
+        reward_B: npt.NDArray[np.float64],
+        kinds_B: Kinds | None = None,
+        failed_B: npt.NDArray[np.bool_] | None = None,
+    ) -> RunCounts:
+        """Count one batch.
 
         Args:
-            verdict: Its reading.
-            task: `_ng_task_index`. Rollouts without task and rollout are each counted for themselves.
-            rollout: `_ng_rollout_index`.
-            attempt: `_ng_attempt_index`.
-            agent: The agent's name.
-            error: What the environment said instead of a reward, if it did.
+            masked_B: bool (B,), `Verdict.mask_sample` of each rollout.
+            reward_B: float (B,) rewards, NaN where there is none; a row that is not masked has one.
+            kinds_B: (B,) failure kinds, None where there is none.
+            failed_B: bool (B,), masked rollouts that are recorded failures (`Disposition.FAILED`).
+
+        Raises:
+            ContractError: `kinds_B` does not have one value per row.
         """
-        row = RolloutRow(Disposition.of(verdict, {"error": error}), verdict)
-        row.task, row.rollout, row.attempt = task, rollout, attempt
-        row.agent = agent or row.agent
-        self.ledger.add(row)
+        lost, failed = int(masked_B.sum()), 0 if failed_B is None else int(failed_B.sum())
+        finite_B = np.isfinite(reward_B)
+        scored_sum = _exact_sum(reward_B[finite_B & ~masked_B])
+        return cls(
+            scored=len(masked_B) - lost,
+            masked=lost - failed,
+            failed=failed,
+            kinds=count_kinds(masked_B, check_kinds(kinds_B, len(masked_B))),
+            rewards=int(finite_B.sum()),
+            reward_sum=scored_sum + _exact_sum(reward_B[finite_B & masked_B]),
+            scored_sum=scored_sum,
+        )
 
-    def record_step(self, verdicts: Sequence[Verdict], agents: Sequence[str | None] | None = None) -> None:
-        """Record the rollouts of one step."""
-        for number, verdict in enumerate(verdicts):
-            self.record(verdict, agent=agents[number] if agents is not None else None)
+    @classmethod
+    def of_responses(cls, responses: Sequence[Mapping[str, Any]]) -> RunCounts:
+        """Count rollouts by their verify responses.
 
-    def expect(self, rollouts: int, *, omitted: int = 0) -> None:
-        """State how many rollouts there should be by now, and how many of them are known not to have run."""
-        self.ledger.declare(expected=rollouts, omitted=omitted)
+        Raises:
+            ContractError: A field cannot be read.
+        """
+        verdicts = [read_verdict(response) for response in responses]
+        failed = [
+            Disposition.of(verdict, response) is Disposition.FAILED
+            for verdict, response in zip(verdicts, responses, strict=True)
+        ]
+        rewards = [math.nan if verdict.reward is None else verdict.reward for verdict in verdicts]
+        return cls.of(
+            np.array([verdict.mask_sample for verdict in verdicts], dtype=bool),
+            np.array(rewards, dtype=np.float64),
+            [verdict.failure_kind for verdict in verdicts],
+            np.array(failed, dtype=bool),
+        )
 
-    def summary(self) -> Summary:
-        """Return the numbers so far."""
-        return summarize(self.ledger.resolve().rollouts, self.ledger, Counting())
+    def __add__(self, other: RunCounts) -> RunCounts:
+        return RunCounts(
+            self.scored + other.scored,
+            self.masked + other.masked,
+            self.failed + other.failed,
+            Counter(self.kinds) + Counter(other.kinds),
+            self.rewards + other.rewards,
+            self.reward_sum + other.reward_sum,
+            self.scored_sum + other.scored_sum,
+        )
+
+    @property
+    def reward(self) -> float | None:
+        """Mean of all finite rewards; None where there is none."""
+        return _mean(self.reward_sum, self.rewards)
+
+    @property
+    def reward_unmasked(self) -> float | None:
+        """Mean reward of the scored rollouts; None where there is none."""
+        return _mean(self.scored_sum, self.scored)
+
+    def coverage(self, expected: int | None = None, *, omitted: int = 0) -> Coverage:
+        """Return the five dispositions.
+
+        Args:
+            expected: How many rollouts there should be by now; None: as many as were counted.
+            omitted: How many are known not to have run.
+
+        Raises:
+            ContractError: More rollouts were counted than expected.
+        """
+        counted = self.scored + self.masked + self.failed + omitted
+        return Coverage(
+            self.scored, self.masked, self.failed, omitted, expected=counted if expected is None else expected
+        )
 
     def metrics(self) -> dict[str, float]:
-        """Return the run's metrics so far, under `mask_sample/run/`; none of what was not measured."""
-        summary = self.summary()
-        values: dict[str, Any] = {name.value: getattr(summary.coverage, name.value) for name in Disposition}
-        values["reward"] = summary.reward["all"]
-        values["reward_unmasked"] = summary.reward["unmasked"]
-        values.update({f"kind/{kind}": count for kind, count in summary.kinds.items()})
-        return {f"{PREFIX}run/{name}": float(value) for name, value in values.items() if value is not None}
+        """Return the run so far under `mask_sample_run/`; none of what was not measured.
+
+        `scored`, `masked` and `failed` (rollouts), `reward` and `reward_unmasked` (means) and
+        `kind/<failure_kind>` (rollouts). Empty as long as no rollout was lost.
+        """
+        if not self.masked + self.failed:
+            return {}
+        values: dict[str, float | None] = {
+            name: getattr(self, name) for name in ("scored", "masked", "failed")
+        }
+        values["reward"], values["reward_unmasked"] = self.reward, self.reward_unmasked
+        values.update({f"kind/{kind}": count for kind, count in self.kinds.items()})
+        return {RUN_PREFIX + name: float(value) for name, value in values.items() if value is not None}
+
+
+def _exact_sum(values: npt.NDArray[np.float64]) -> Fraction:
+    """Sum finite floats without any rounding: what `fsum` rounded off is summed until nothing is left."""
+    total, rest = Fraction(), values.tolist()
+    try:
+        while part := math.fsum(rest):
+            total += Fraction(part)
+            rest.append(-part)
+    except OverflowError:  # rewards near the largest float
+        return sum(map(Fraction, values.tolist()), Fraction())
+    return total
+
+
+def _mean(total: Fraction, count: int) -> float | None:
+    if not count:
+        return None
+    try:
+        return float(total) / count
+    except OverflowError:
+        return float(total / count)

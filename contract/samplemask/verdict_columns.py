@@ -40,11 +40,13 @@ class VerdictColumns:
         reward_B: float64 (B,). NaN where the row has no finite reward; never a stand-in zero.
         masked_B: bool (B,). The decision, `Verdict.mask_sample` of each row.
         kinds_B: object (B,). Failure kind of each row, or None.
+        failed_B: bool (B,). Masked rows that are recorded failures (`_ng_failure_class`).
     """
 
     reward_B: npt.NDArray[np.float64]
     masked_B: npt.NDArray[np.bool_]
     kinds_B: npt.NDArray[np.object_]
+    failed_B: npt.NDArray[np.bool_]
 
 
 def read_columns(
@@ -74,9 +76,10 @@ def read_columns(
     code_B, first_K = _combinations(list(coded.values()), rows)
     verdicts = _read_each(coded, first_K, np.arange(rows) if numbers_B is None else numbers_B)
     masked_K = np.fromiter((verdict.mask_sample for verdict in verdicts), bool, len(verdicts))
+    failed_K = np.fromiter((FAILURE_CLASS in verdict.sources for verdict in verdicts), bool, len(verdicts))
     kinds_K = np.empty(len(verdicts), dtype=object)
     kinds_K[:] = [verdict.failure_kind for verdict in verdicts]
-    return VerdictColumns(reward_B, masked_K[code_B], kinds_K[code_B])
+    return VerdictColumns(reward_B, masked_K[code_B], kinds_K[code_B], failed_K[code_B])
 
 
 def _row_count(columns: Mapping[str, Column]) -> int:

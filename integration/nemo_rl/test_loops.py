@@ -46,6 +46,20 @@ def test_metrics_say_how_many_rows_were_masked_and_why(adapter, path):
 
 
 @every_path
+def test_the_account_of_the_run_goes_on_over_its_steps(adapter, path):
+    parts = bed.components(1, 4)
+    metrics = bed.run(path, parts, bed.batch_of(*ONE_MASKED)).metrics
+    assert {name: value for name, value in metrics.items() if name.startswith("mask_sample_run/")} == {
+        "mask_sample_run/scored": 3.0,
+        "mask_sample_run/masked": 1.0,
+        "mask_sample_run/failed": 0.0,
+        "mask_sample_run/reward": 0.5,
+        "mask_sample_run/reward_unmasked": 1 / 3,
+        "mask_sample_run/kind/session_lost": 1.0,
+    }
+
+
+@every_path
 def test_a_healthy_step_has_the_stock_values_and_no_new_metric(adapter, path):
     step = bed.run(path, bed.components(1, 4), bed.batch_of([1.0, 1.0, 0.0, 0.0]))
     assert (step.advantages, step.sample_mask) == ([0.5, 0.5, -0.5, -0.5], [1, 1, 1, 1])

@@ -69,11 +69,15 @@ class Trainer(trainer_base.PPOTrainer):
             put_group(group)
 
     def sample(self, batch_size=2):
+        return self.sample_and_count(batch_size)[:2]
+
+    def sample_and_count(self, batch_size=2):
         batch, metrics = self.replay_buffer.sample(
             global_steps=1, partition_id="train", batch_size=batch_size
         )
-        refill = self.replay_buffer.samplemask_refill.take_metrics()
-        return sorted({tag["name"] for tag in batch.tags}), {**metrics, **refill}
+        refill = self.replay_buffer.samplemask_refill
+        rollouts = refill.rollouts
+        return sorted({tag["name"] for tag in batch.tags}), {**metrics, **refill.take_metrics()}, rollouts
 
 
 def put_group(group, status="finished"):
@@ -108,8 +112,9 @@ def test_thin_groups_are_replaced_and_counted(mode):
     trainer = Trainer(mode, [("later", GOOD)], {"max_refills": 4})
     for group in [("thin", THIN), ("good", GOOD)]:
         put_group(group)
-    names, metrics = trainer.sample()
+    names, metrics, rollouts = trainer.sample_and_count()
     assert names == ["good", "later"]
+    assert (rollouts.scored, rollouts.masked, rollouts.reward_unmasked) == (1, 3, 1.0)
     assert metrics["training/rollout_failure/evicted_samples"] == 1
     assert {name: value for name, value in metrics.items() if "mask_sample" in name} == {
         "mask_sample/refilled/groups": 1.0,

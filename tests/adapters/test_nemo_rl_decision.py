@@ -10,6 +10,7 @@ import nemo_rl_standins as host
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rollout_files import audited
 
 from samplemask import ContractError, MaskPolicy, OutageError
 from samplemask_nemo_rl.columns import DETAILS, MASKED, VOTES, read_columns, read_results, write_columns
@@ -19,9 +20,9 @@ from samplemask_nemo_rl.session import Session, session_of
 
 @pytest.fixture(autouse=True)
 def _empty_ledger():
-    ledger.publish()
+    ledger.begin()
     yield
-    ledger.publish()
+    ledger.begin()
 
 
 def config(mask_sample=None, env=None, algorithm="grpo"):
@@ -183,6 +184,32 @@ def test_several_generated_batches_of_one_step_are_published_together():
     assert metrics["mask_sample/masked_pct"] == 25.0
     assert metrics["mask_sample/rows_trained"] == 4.0
     assert ledger.publish() == {}
+
+
+def test_the_account_of_the_run_is_the_audit_of_its_files(tmp_path):
+    lost = {"mask_sample": True, "failure_kind": "session_lost"}
+    steps = [
+        [{"reward": 0.5}, {"reward": 0.25, **lost}, {"reward": 1.0}, {"reward": 0.0, "mask_sample": True}],
+        [{"reward": 0.125}, {"reward": 0.75}],
+        [{"reward": 0.0, "_ng_failure_class": "NodeFailure"}, {"reward": None}, {"reward": 1.0}],
+    ]
+    published = []
+    for results in steps:
+        decide(batch(results), session(scored_kinds={"session_lost"}))
+        published.append(ledger.publish())
+    assert published[1] == {}
+    document = audited(tmp_path, [result for results in steps for result in results])
+    run = {name: value for name, value in published[2].items() if name.startswith("mask_sample_run/")}
+    assert run == {
+        **{
+            f"mask_sample_run/{name}": document["dispositions"][name]
+            for name in ("scored", "masked", "failed")
+        },
+        "mask_sample_run/reward": document["reward"]["all"],
+        "mask_sample_run/reward_unmasked": document["reward"]["unmasked"],
+        **{f"mask_sample_run/kind/{kind}": count for kind, count in document["kinds"].items()},
+    }
+    assert document["reward"]["unmasked"] == 3.375 / 5
 
 
 @given(

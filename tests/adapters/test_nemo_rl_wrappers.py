@@ -21,10 +21,10 @@ NAN = float("nan")
 
 @pytest.fixture(autouse=True)
 def _clean():
-    ledger.publish()
+    ledger.begin()
     decided_rows.set(None)
     yield
-    ledger.publish()
+    ledger.begin()
     estimators.Process.session = None
 
 

@@ -10,8 +10,11 @@ from samplemask_verl.decision import Rows, decide
 from samplemask_verl.verdicts import RowVerdicts
 
 
-def verdicts(masked, kinds=None):
-    return RowVerdicts(np.array(masked, dtype=bool), kinds or [None] * len(masked), True)
+def verdicts(masked, kinds=None, failed=None):
+    masked = np.array(masked, dtype=bool)
+    return RowVerdicts(
+        masked, kinds or [None] * len(masked), True, np.array(failed or masked * 0, dtype=bool)
+    )
 
 
 def rows(groups, rewards=None, **columns):
@@ -22,6 +25,22 @@ def test_each_row_is_its_own_session_where_there_are_none():
     plan = decide(rows("aaaa"), verdicts([0, 1, 0, 0]), MaskPolicy()).plan
     assert plan.trains_B.tolist() == [True, False, True, True]
     assert plan.votes_B.tolist() == [True, False, True, True]
+
+
+def test_the_account_counts_sessions_by_their_verdicts_and_not_by_the_policy():
+    scored_kind = MaskPolicy(scored_kinds={"agent_timeout"})
+    session = ["s0", "s1", "s1", "s2", "s3"]
+    kinds = [None, "agent_timeout", None, "NodeFailure", None]
+    said = verdicts([0, 1, 0, 1, 0], kinds, failed=[0, 0, 0, 1, 0])
+    padding = np.array([0, 0, 0, 0, 1], dtype=bool)
+    batch = rows("aaaaa", [1.0, 0.5, 0.25, 0.0, 9.0], session_B=session, padding_B=padding)
+    decision = decide(batch, said, scored_kind)
+    assert decision.counts.masked == 1
+    counts = decision.sessions.counts()
+    assert (counts.scored, counts.masked, counts.failed) == (1, 1, 1)
+    assert counts.kinds == {"agent_timeout": 1, "NodeFailure": 1}
+    assert (counts.reward, counts.reward_unmasked) == (1.25 / 3, 1.0)
+    assert decision.sessions.counts([1, 2]).scored == 0
 
 
 def test_one_flagged_row_masks_its_whole_session():

@@ -10,7 +10,8 @@ from samplemask_verl.verdicts import RowVerdicts
 
 def decided(groups, masked, rewards=None, kinds=None, policy=None, **columns) -> Decision:
     rows = Rows(np.array(list(groups), dtype=object), rewards or [1.0] * len(masked), **columns)
-    verdicts = RowVerdicts(np.array(masked, dtype=bool), kinds or [None] * len(masked), True)
+    masked = np.array(masked, dtype=bool)
+    verdicts = RowVerdicts(masked, kinds or [None] * len(masked), True, np.zeros_like(masked))
     return decide(rows, verdicts, policy or MaskPolicy())
 
 
