@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
+from samplemask.doctor import Problem
 from samplemask.errors import SeamError
 from samplemask.seams import MakeWrapper, Patches, Seam, SeamStatus, seam_status
 from samplemask_nemo_rl import host_seams as seams
@@ -85,7 +86,7 @@ def doctor(overrides: Sequence[str] = ()) -> Iterable[str]:
         status = seam_status(seam)
         yield f"{_state(status)}  {seam.name}"
         if status.problem:
-            yield f"    {status.problem}"
+            yield Problem(f"    {status.problem}")
 
 
 def _state(status: SeamStatus) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
+from samplemask.doctor import Problem
 from samplemask.errors import SampleMaskError
 from samplemask.seams import Seam, seam_status
 from samplemask_verl import host_seams
@@ -17,6 +18,8 @@ from samplemask_verl.patching import host_has
 ALL_SEAMS = tuple(value for value in vars(host_seams).values() if isinstance(value, Seam))
 CHECKED = ("0.9.1", "0.8.0")
 """verl versions that integration/verl ran against: the first in CI, 0.8.0 (legacy trainer only) by hand."""
+
+_LOADED = "entry point: verl loads it in every process"
 
 
 def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
@@ -31,7 +34,7 @@ def doctor(overrides: Sequence[str] = ()) -> Iterator[str]:
         yield "verl is not installed here" + ("; the overrides were not checked" if overrides else "")
         return
     yield f"verl {found}" + ("" if found in CHECKED else f" (checked against {', '.join(CHECKED)})")
-    yield f"entry point: {_entry_point()}"
+    yield _entry_point()
     yield from _policy(overrides)
     yield from _seams()
 
@@ -40,22 +43,22 @@ def _entry_point() -> str:
     """Say whether verl will load the plugin, or why not."""
     if not _loads_plugins():
         if "samplemask_verl.plugin" in os.getenv("VERL_USE_EXTERNAL_MODULES", "").split(","):
-            return "verl loads it in every process (VERL_USE_EXTERNAL_MODULES)"
-        return (
-            "OFF: this verl does not look for plugins; set VERL_USE_EXTERNAL_MODULES=samplemask_verl.plugin "
-            "in the environment of every process"
+            return f"{_LOADED} (VERL_USE_EXTERNAL_MODULES)"
+        return Problem(
+            "entry point: OFF: this verl does not look for plugins; set "
+            "VERL_USE_EXTERNAL_MODULES=samplemask_verl.plugin in the environment of every process"
         )
     if not any(point.name == "samplemask" for point in entry_points(group="verl.plugins")):
-        return (
-            "MISSING: samplemask is importable but not installed; "
+        return Problem(
+            "entry point: MISSING: samplemask is importable but not installed; "
             "run pip install './samplemask[verl]' in the folder that holds the checkout"
         )
     allowed = os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     if allowed.lower() != "auto" and "samplemask" not in [name.strip() for name in allowed.split(",")]:
-        return f"OFF: VERL_USE_EXTERNAL_PLUGINS={allowed} leaves it out"
+        return Problem(f"entry point: OFF: VERL_USE_EXTERNAL_PLUGINS={allowed} leaves it out")
     if importlib.util.find_spec("wrapt") is None:
-        return "BROKEN: the package wrapt is missing; run pip install wrapt"
-    return "verl loads it in every process"
+        return Problem("entry point: BROKEN: the package wrapt is missing; run pip install wrapt")
+    return _LOADED
 
 
 def _loads_plugins() -> bool:
@@ -71,7 +74,7 @@ def _seams() -> Iterator[str]:
     for status in statuses:
         yield f"  {'active    ' if status.active else 'NOT ACTIVE'} {status.seam.name}"
         if status.problem:
-            yield f"      {status.problem}"
+            yield Problem(f"      {status.problem}")
     if not host_has("verl.trainer.ppo.v1"):
         yield "  this verl has no V1 trainer; its legacy trainer is served"
 
@@ -79,11 +82,14 @@ def _seams() -> Iterator[str]:
 def _policy(overrides: Sequence[str]) -> Iterator[str]:
     from omegaconf import OmegaConf
 
+    bare = [override for override in overrides if override.startswith(WHERE)]
+    if bare:
+        yield f"Hydra takes {bare[0]} only with a + before it, unless your own configuration has {WHERE}"
     dotlist = [override.lstrip("+~") for override in overrides]
     config = OmegaConf.from_dotlist(dotlist)
     try:
         policy = policy_of(config.get("algorithm"))
     except SampleMaskError as error:
-        yield f"a run with these overrides would STOP AT START: {error}"
+        yield Problem(f"a run with these overrides would STOP AT START: {error}")
         return
     yield f"a run would use {WHERE}: {policy}"

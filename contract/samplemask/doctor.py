@@ -5,16 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import platform
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import samplemask
 
+
+class Problem(str):
+    """A line that says why a run would not work, or not be masked; the exit status is then 1."""
+
+
 ADAPTERS: Final = ("samplemask_verl", "samplemask_nemo_rl")
 
 
 def run_doctor(overrides: Sequence[str] = ()) -> int:
-    """Print Python, samplemask and what each adapter says about its host; 1 when an adapter fails.
+    """Print Python, samplemask and what each adapter says about its host; 1 when one has a problem.
 
     Args:
         overrides: Overrides of a verl run's command line, to see what that run would do.
@@ -23,8 +29,11 @@ def run_doctor(overrides: Sequence[str] = ()) -> int:
     print(f"Python {platform.python_version()} on {platform.system()}, samplemask {samplemask.__version__}")
     for name in ADAPTERS:
         try:
-            for line in _lines(name, overrides):
-                print(f"  {line}" if line != name else line)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # hosts warn of each optional package that is not there
+                for line in _lines(name, overrides):
+                    print(f"  {line}" if line != name else line)
+                    healthy = healthy and not isinstance(line, Problem)
         except ModuleNotFoundError as error:  # its host is not in this environment: nothing is broken
             print(f"  not usable here: {error}")
         except Exception as error:  # noqa: BLE001 - one broken host must not hide the others

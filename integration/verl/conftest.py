@@ -1,4 +1,4 @@
-"""Makes the test bed importable (pytest's importlib mode does not), and one Ray cluster for all tests."""
+"""Makes the test bed importable (pytest's importlib mode does not); one Ray cluster; the plugin."""
 
 import sys
 from pathlib import Path
@@ -18,3 +18,12 @@ def transfer_queue():
     tq.init()
     yield tq
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def plugin():
+    """samplemask installed in this process; modules ask for it with `pytest.mark.usefixtures`."""
+    samplemask_verl = pytest.importorskip("samplemask_verl")
+    samplemask_verl.install()
+    yield
+    samplemask_verl.uninstall()

@@ -12,12 +12,7 @@ from verl.trainer.ppo import core_algos, ray_trainer
 import samplemask_verl
 from samplemask_verl.verify import VerificationError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 def batch(a, b, masked=None, uid="pppp"):

@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("verl", reason="verl is not installed in this environment")
 
-import samplemask_verl
 from samplemask.testing import check_loss, grpo_batch
 from samplemask.testing.__main__ import main
 from samplemask.testing.verl_host import to_verl, verl_estimator, verl_estimators
@@ -16,11 +15,7 @@ ESTIMATORS = verl_estimators()
 WITH_GROUPS = sorted(set(ESTIMATORS) - {"gae", "reinforce_plus_plus", "remax"})
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 def test_stock_grpo_fails_deletion_equivalence_and_the_report_names_it():

@@ -9,8 +9,6 @@ from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo import core_algos, ray_trainer
 
-import samplemask_verl
-
 ESTIMATORS = sorted(str(getattr(name, "value", name)) for name in core_algos.ADV_ESTIMATOR_REGISTRY)
 ALGORITHM = OmegaConf.create(
     {
@@ -24,11 +22,7 @@ ALGORITHM = OmegaConf.create(
 TRASH = (float("nan"), float("inf"), -float("inf"), 1e6)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 def random_batch(seed: int) -> tuple[DataProto, np.ndarray]:

@@ -12,16 +12,10 @@ from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos, ray_trainer
 
-import samplemask_verl
 from samplemask import ContractError, OutageError, failure_kinds
 from samplemask_verl import masked, reward_dict, scored
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 def batch(rewards, uid="pppp", **columns):

@@ -9,18 +9,12 @@ from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo import core_algos, ray_trainer, rollout_corr_helper
 
-import samplemask_verl
-
 KEPT = [0, 2, 3]
 TRASH = (float("nan"), float("inf"), 50.0)
 NORMALISED = {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 class Trainer(ray_trainer.RayPPOTrainer):

@@ -111,11 +111,18 @@ def test_install_and_uninstall_leave_verl_as_it_was():
 
 def test_doctor_says_what_a_run_would_do_and_why_the_plugin_is_off():
     def doctor(*overrides, **environment):
-        return run(f"from samplemask.cli import main; main(['doctor', *{overrides}])", **environment).stdout
+        return run(f"from samplemask.cli import main; exit(main(['doctor', *{overrides}]))", **environment)
 
-    assert "action='drop_group'" in doctor("+algorithm.mask_sample.action=drop_group")
-    wrong = doctor("+algorithm.mask_sample.min_valid=0")
-    assert "would STOP AT START: algorithm.mask_sample: min_valid:" in wrong
+    good = doctor("+algorithm.mask_sample.action=drop_group")
+    assert good.returncode == 0
+    assert "UserWarning" not in good.stderr
+    assert "action='drop_group'" in good.stdout
+    assert "with a + before it" not in good.stdout
+    wrong = doctor("algorithm.mask_sample.min_valid=0")
+    assert wrong.returncode == 1
+    assert "would STOP AT START: algorithm.mask_sample: min_valid:" in wrong.stdout
+    assert "Hydra takes algorithm.mask_sample.min_valid=0 only with a + before it" in wrong.stdout
     off = doctor(VERL_USE_EXTERNAL_PLUGINS="none")
-    assert "entry point: OFF: VERL_USE_EXTERNAL_PLUGINS=none leaves it out" in off
-    assert "NOT ACTIVE verl.trainer.ppo.ray_trainer.compute_advantage" in off
+    assert off.returncode == 1
+    assert "entry point: OFF: VERL_USE_EXTERNAL_PLUGINS=none leaves it out" in off.stdout
+    assert "NOT ACTIVE verl.trainer.ppo.ray_trainer.compute_advantage" in off.stdout

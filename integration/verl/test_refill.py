@@ -11,18 +11,13 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-import samplemask_verl
 from samplemask import ContractError, OutageError
 from samplemask_verl import masked, scored
 
 COUNTER = itertools.count()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plugin(transfer_queue):
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin")
 
 
 @pytest.fixture(autouse=True)

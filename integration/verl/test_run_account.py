@@ -14,7 +14,6 @@ from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-import samplemask_verl
 from samplemask.audit import audit_files
 from samplemask.live import RunCounts
 from samplemask_verl.steps import LegacyRun
@@ -29,11 +28,7 @@ STEPS = [
 """Rewards that 32 bits hold exactly: verl keeps them so."""
 
 
-@pytest.fixture(autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 @pytest.fixture

@@ -11,16 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 
-import samplemask_verl
-
 ROWS, TOKENS = 64, 1024
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 class Allocations(TorchDispatchMode):

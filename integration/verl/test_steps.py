@@ -13,16 +13,10 @@ from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.v1 import trainer_base
 
-import samplemask_verl
 from samplemask.accounting import StepCounts
 from samplemask_verl.steps import state_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _plugin():
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 class V1Trainer(trainer_base.PPOTrainer):

@@ -13,7 +13,6 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdaptiveKLContro
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-import samplemask_verl
 from samplemask import ContractError, OutageError
 from samplemask_verl import masked, scored
 from samplemask_verl.verify import VerificationError
@@ -22,11 +21,7 @@ COUNTER = itertools.count()
 LENGTHS = (3, 2, 4, 1, 5, 2, 3, 4)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plugin(transfer_queue):
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin")
 
 
 class Trainer(trainer_base.PPOTrainer):

@@ -8,14 +8,7 @@ import torch
 from tensordict import TensorDict
 from test_v1_advantage import FOUR, LENGTHS, put, trainer
 
-import samplemask_verl
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plugin(transfer_queue):
-    samplemask_verl.install()
-    yield
-    samplemask_verl.uninstall()
+pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin")
 
 
 REJECTION = {
