@@ -112,7 +112,7 @@ def read_columns(batch: Mapping[str, Any]) -> RowVerdicts | None:
     if DETAILS not in batch:
         everywhere = np.ones_like(masked)
         return RowVerdicts(masked, everywhere, everywhere, [None] * len(masked), ~everywhere)
-    details = batch[DETAILS].cpu().numpy().astype(np.uint8).reshape(len(masked), -1)
+    details = batch[DETAILS].cpu().numpy().astype(np.uint8).reshape(len(masked), 1 + MAX_KIND_LENGTH)
     kinds = [row.tobytes().rstrip(b"\0").decode(errors="replace") or None for row in details[:, 1:]]
     measured, stated, failed = ((details[:, 0] & bit) != 0 for bit in (_MEASURED, _STATED, _FAILED))
     return RowVerdicts(masked, measured, stated, kinds, failed)

@@ -185,5 +185,4 @@ def _joined(plans: list[RowPlan]) -> RowPlan:
         ),
         dropped_groups=sum(plan.dropped_groups for plan in plans),
         thin_groups=sum(plan.thin_groups for plan in plans),
-        outage=any(plan.outage for plan in plans),
     )

@@ -30,8 +30,7 @@ def select_rows(value: Any, rows: torch.Tensor, size: int) -> Any:
         has_rows = value.ndim > 0 and value.shape[0] == size
         return value[rows.to(value.device)] if has_rows else value
     if isinstance(value, Mapping):
-        kept = {name: select_rows(column, rows, size) for name, column in value.items()}
-        return kept if type(value) is dict else type(value)(kept)
+        return type(value)({name: select_rows(column, rows, size) for name, column in value.items()})
     if isinstance(value, list) and len(value) == size:
         return [value[row] for row in rows.tolist()]
     return value
@@ -192,7 +191,6 @@ def group_statistics(
     """
     codes = torch.from_numpy(codes_B.astype(np.int64)).to(value_B.device)
     votes = torch.from_numpy(votes_B).to(value_B.device)
-    groups = int(codes_B.max()) + 1 if len(codes_B) else 0
-    of_group = value_B.new_zeros(groups)
+    of_group = value_B.new_zeros(int(codes_B.max(initial=-1)) + 1)
     of_group = of_group.scatter_reduce(0, codes[votes], value_B[votes], reduce, include_self=False)
     return torch.where(votes, value_B, of_group[codes])

@@ -99,7 +99,7 @@ def _read_spoken(
 ) -> tuple[npt.NDArray[np.bool_], list[str | None], npt.NDArray[np.bool_]]:
     """Read the rows that say something: masked where a place says so; the masking place's kind wins."""
     said = [_read_place(place, spoken) for place in places]
-    kinds = np.full(len(spoken), None, dtype=object)
+    kinds = np.full(len(spoken), None)
     for masking in (True, False):
         for verdicts in said:
             told = np.equal(kinds, None) & (verdicts.masked_B == masking)
@@ -119,7 +119,7 @@ def _columns(place: Place, names: Sequence[str]) -> dict[str, Sequence[Any]]:
     if isinstance(place, Mapping):
         return {name: place[name] for name in names if name in place}
     rows = [fields if type(fields) is dict else _mapping(fields) for fields in place]
-    there = set().union(*rows) if rows else set()
+    there = set().union(*rows)
     return {name: [fields.get(name) for fields in rows] for name in names if name in there}
 
 
@@ -131,9 +131,7 @@ def _says_something(column: Sequence[Any]) -> npt.NDArray[np.bool_]:
     try:
         kinds = set(column)
     except TypeError:  # an unhashable value, such as an instance_config
-        return np.array(
-            [not (value is None or value is False or value == "") for value in column], dtype=bool
-        )
+        return np.array([not (value is None or value is False or value == "") for value in column])
     if kinds <= silent:
         return np.zeros(len(column), dtype=bool)
     return np.fromiter((value not in silent for value in column), bool, len(column))

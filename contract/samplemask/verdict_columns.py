@@ -10,7 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -141,9 +141,8 @@ def _as_numbers(column: Column) -> npt.NDArray[np.float64] | None:
 
 
 def _as_list(column: Column) -> list[Any]:
-    if isinstance(column, np.ndarray):
-        return cast("list[Any]", column.tolist())
-    return column if type(column) is list else list(column)
+    values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    return values
 
 
 def _combinations(coded: Sequence[_Coded], rows: int) -> tuple[_Codes, _Codes]:
@@ -164,7 +163,7 @@ def _read_each(coded: Mapping[str, _Coded], first_K: _Codes, numbers_B: _Codes) 
     """Read each combination from its first row, in the order of the rows, so that errors name the first."""
     verdicts: dict[int, Verdict] = {}
     for combination in np.argsort(first_K).tolist():
-        row = int(first_K[combination])
+        row = first_K[combination]
         said = {name: values[code_B[row]] for name, (code_B, values) in coded.items()}
         try:
             verdicts[combination] = read_verdict(said)

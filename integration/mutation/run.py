@@ -14,10 +14,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUED = ROOT / "docs" / "mutants.md"
-CONTRACT = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict")
-SELECTION = ("samplemask_verl/decision",)
+CORE = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict", "verdict_columns")
+SELECTION = {  # modules of the adapters that choose rows
+    "samplemask_nemo_rl": ("columns", "decision", "rows"),
+    "samplemask_verl": ("decision", "verdicts"),
+}
+NAMES = [
+    f"{package}/{name}" for package, names in {"samplemask": CORE, **SELECTION}.items() for name in names
+]
 TESTS = (
-    *(f"tests/contract/test_{name}.py" for name in CONTRACT),
+    *(f"tests/contract/test_{name}.py" for name in CORE),
     "tests/contract/test_policy_invariants.py",
     "tests/contract/test_policy_options.py",
     "tests/contract/test_policy_outage.py",
@@ -25,8 +31,11 @@ TESTS = (
     "tests/contract/test_verdict_json.py",
     "tests/contract/test_verdict_models.py",
     "tests/contract/test_verdict_rewards.py",
+    "tests/adapters/test_nemo_rl_decision.py",
+    "tests/adapters/test_nemo_rl_rows.py",
     "tests/adapters/test_verl_decision.py",
     "tests/adapters/test_verl_decision_edges.py",
+    "tests/adapters/test_verl_verdicts.py",
 )
 SETTINGS = """
 [tool.mutmut]
@@ -97,8 +106,7 @@ def main() -> int:
     parser.add_argument("--tests", nargs="*", default=TESTS)
     parser.add_argument("--jobs", default="1")
     options = parser.parse_args()
-    names = [f"samplemask/{name}" for name in CONTRACT] + list(SELECTION)
-    wanted = [name for name in names if not options.only or name.rpartition("/")[2] in options.only]
+    wanted = [name for name in NAMES if not options.only or any(only in name for only in options.only)]
     roots = [ROOT / "contract", ROOT / "adapters"]
     files = [f"src/{name}.py" for name in wanted if any((root / f"{name}.py").exists() for root in roots)]
     prepare(options.work, files, [test for test in options.tests if (ROOT / test).exists()])

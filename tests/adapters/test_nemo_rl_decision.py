@@ -1,5 +1,6 @@
-"""Verdicts as columns, the session of a run, a batch decided: on stand-ins, no host."""
+"""The session of a run, a batch decided: on stand-ins, no host."""
 
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_files import audited
 
-from samplemask import ContractError, MaskPolicy, OutageError
-from samplemask_nemo_rl.columns import DETAILS, MASKED, VOTES, read_columns, read_results, write_columns
-from samplemask_nemo_rl.decision import decide, ledger
+from samplemask import ContractError, MaskPolicy, OutageError, failure_kinds, plan_rows
+from samplemask_nemo_rl.columns import DETAILS, MASKED, VOTES, read_results, write_columns
+from samplemask_nemo_rl.decision import Ledger, decide, ledger, rows_of
 from samplemask_nemo_rl.session import Session, session_of
 
 
@@ -48,34 +49,6 @@ def batch(results, prompts=None, rewards=None):
 
 def responses(masked, **fields):
     return [{"reward": 1.0, "mask_sample": bool(flag), **(fields if flag else {})} for flag in masked]
-
-
-texts = st.none() | st.text(min_size=1, max_size=30).map(lambda kind: f"server:{kind}")
-
-
-@given(st.lists(st.tuples(st.booleans(), texts), min_size=1, max_size=8))
-def test_verdicts_survive_the_way_through_columns(rows):
-    results = [{"reward": 1.0, "mask_sample": flag, "failure_kind": kind} for flag, kind in rows]
-    written = read_results(results)
-    columns = {}
-    write_columns(columns, written)
-    found = read_columns({name: column[torch.arange(len(rows))] for name, column in columns.items()})
-    assert found.masked_B.tolist() == written.masked_B.tolist()
-    assert [kind and kind.rstrip("\0") for kind in written.kinds_B] == found.kinds_B
-
-
-def test_a_column_that_nemo_rl_wrote_itself_is_enough():
-    found = read_columns({MASKED: [True, False]})
-    assert found.masked_B.tolist() == [True, False]
-    assert found.kinds_B == [None, None]
-    assert read_columns({}) is None
-
-
-def test_a_response_without_any_verdict_field_states_nothing():
-    assert read_results([{"reward": 1.0}, {"reward": 1.0, "mask_sample": False}]).stated_B.tolist() == [
-        False,
-        True,
-    ]
 
 
 def test_the_policy_comes_from_the_estimators_section_of_grpo_or_ppo():
@@ -133,6 +106,8 @@ def test_rows_of_a_thin_group_neither_vote_nor_train():
     decide(data, session())
     assert data["loss_multiplier"].tolist() == [0, 0, 1, 1]
     assert data[VOTES].tolist() == [False, False, True, True]
+    assert data[MASKED].tolist() == [True, False, False, False]
+    assert rows_of(data).votes_B.tolist() == rows_of(data).trains_B.tolist() == [False, False, True, True]
     assert ledger.publish()["mask_sample/groups_thin"] == 1.0
 
 
@@ -145,8 +120,14 @@ def test_a_row_without_a_reward_never_votes_and_never_trains(action):
 
 def test_a_kind_cannot_score_a_row_that_has_no_reward():
     lost = {"reward": None, "mask_sample": True, "failure_kind": "session_lost"}
-    data = batch([{"reward": 1.0}, lost, {"reward": 0.0}])
-    assert decide(data, session(scored_kinds={"session_lost"})).trains_B.tolist() == [True, False, True]
+    scored = {**lost, "reward": 0.5}
+    data = batch([{"reward": 1.0}, lost, {"reward": 0.0}, scored])
+    assert decide(data, session(scored_kinds={"session_lost"})).trains_B.tolist() == [True, False, True, True]
+    assert data[MASKED].tolist() == [False, True, False, False]
+    assert ledger.publish()["mask_sample/reward"] == 0.5  # of 1, 0 and 0.5: a missing reward is no zero
+    watchful = session(scored_kinds={"session_lost"}, max_masked_fraction=0.2, outage_min_rows=4)
+    with pytest.raises(OutageError, match="samplemask:reward_missing: 1"):
+        decide(batch([{"reward": 1.0}, lost, {"reward": 0.0}, scored]), watchful)
 
 
 def test_a_reward_that_is_not_a_number_masks_its_row_and_is_counted_as_that():
@@ -168,21 +149,51 @@ def test_a_batch_without_verdicts_is_left_alone_and_without_a_run_nothing_is_dec
     assert data.keys() == {"loss_multiplier", "total_reward"}
 
 
-def test_rollouts_that_arrive_unread_are_reported(caplog):
-    import samplemask.failure_kinds as kinds
+@pytest.fixture
+def warned(caplog, monkeypatch):
+    """What was warned of, in a process that has not yet warned of anything."""
+    monkeypatch.setattr(failure_kinds, "_reported", set())
+    caplog.set_level(logging.WARNING, logger="samplemask")
+    return lambda: [record.getMessage() for record in caplog.records]
 
-    kinds._reported.discard("nemo_rl:not read")
-    decide({"agent_ref": [{}], "loss_multiplier": torch.ones(1)}, session())
-    assert "not installed in the process that ran them" in caplog.text
+
+def test_rollouts_that_arrive_unread_are_reported_unless_masking_is_off(warned):
+    unread = {"agent_ref": [{}], "loss_multiplier": torch.ones(1)}
+    decide(dict(unread), Session(MaskPolicy(action="ignore"), "here", switched_off=True))
+    decide({"loss_multiplier": torch.ones(1)}, session())
+    assert warned() == []
+    decide(dict(unread), session())
+    assert len(warned()) == 1
+    assert "not installed in the process that ran them" in warned()[0]
+
+
+def test_a_step_without_any_verdict_is_reported_unless_masking_is_off(warned):
+    silent = [{"reward": 1.0}, {"reward": 0.0}]
+    decide(batch(silent), Session(MaskPolicy(action="ignore"), "here", switched_off=True))
+    decide(batch(responses([0, 0])), session())
+    assert warned() == []
+    decide(batch(silent), session())
+    assert len(warned()) == 1
+    assert "no rollout of this step carries a verdict" in warned()[0]
+
+
+def test_rows_of_a_batch_without_prompt_ids_are_grouped_by_their_messages():
+    data = batch(responses([1, 0, 0, 0]))
+    del data["prompt_ids_for_adv"]
+    data["message_log"] = [[{"token_ids": torch.tensor([prompt])}] for prompt in (7, 8, 8, 7)]
+    data["length"] = torch.tensor([1, 1, 1, 1])
+    assert decide(data, session()).votes_B.tolist() == [False, True, True, False]
 
 
 def test_several_generated_batches_of_one_step_are_published_together():
     for flags in ([1, 1, 0, 0], [0, 0, 0, 0]):
-        decide(batch(responses(flags, failure_kind="session_lost")), session())
-    ledger.count_trained(4)
+        decide(
+            batch(responses(flags, failure_kind="session_lost"), [0, 0, 1, 1]), session(action="drop_group")
+        )
     metrics = ledger.publish()
     assert metrics["mask_sample/masked_pct"] == 25.0
-    assert metrics["mask_sample/rows_trained"] == 4.0
+    assert metrics["mask_sample/groups_dropped"] == 1.0
+    assert metrics["mask_sample/rows_trained"] == 6.0
     assert ledger.publish() == {}
 
 
@@ -210,6 +221,33 @@ def test_the_account_of_the_run_is_the_audit_of_its_files(tmp_path):
         **{f"mask_sample_run/kind/{kind}": count for kind, count in document["kinds"].items()},
     }
     assert document["reward"]["unmasked"] == 3.375 / 5
+
+
+def one_of_three_masked():
+    account, verdicts = Ledger(), read_results(responses([1, 0, 0]))
+    account.add(plan_rows(verdicts.masked_B, None, MaskPolicy()), verdicts, np.ones(3))
+    return account
+
+
+@pytest.mark.parametrize(("trained", "no_signal"), [((0, 0), 1.0), ((1, 0), 0.0), ((3, 2), 0.0)])
+def test_rows_that_reached_the_loss_are_added_up_and_replace_the_plans_count(trained, no_signal):
+    account = one_of_three_masked()
+    for rows in trained:
+        account.count_trained(rows)
+    metrics = account.publish()
+    assert metrics["mask_sample/rows_trained"] == sum(trained)
+    assert metrics["mask_sample/no_signal_step"] == no_signal
+
+
+def test_an_account_that_counted_no_rows_says_what_was_planned():
+    account = one_of_three_masked()
+    assert account.publish()["mask_sample/rows_trained"] == 2.0
+
+
+@pytest.mark.parametrize(("limit", "counted"), [(None, False), (0.9, True)])
+def test_a_policy_that_leaves_everything_publishes_only_when_it_watches_for_outages(limit, counted):
+    decide(batch(responses([1, 0, 0, 0])), session(action="ignore", max_masked_fraction=limit))
+    assert ("mask_sample/masked_pct" in ledger.publish()) is counted
 
 
 @given(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplemask import ContractError, read_verdict
-from samplemask_verl.verdicts import read_flags, read_rows
+from samplemask_verl.verdicts import _says_something, read_flags, read_rows
 
 ONES = np.ones(3)
 
@@ -69,6 +69,40 @@ def test_columns_are_read_like_mappings():
     assert read.kinds_B == ["a:b", None]
     assert read.stated
     assert read_flags([{"other": [1, 2]}], 2).stated is False
+
+
+class NonTensorData:
+    """Stands for tensordict's wrapper, which is known by its name."""
+
+    def __init__(self, data):
+        self.data = data
+
+
+def test_values_are_taken_out_of_tensordicts_wrapper():
+    fields = {"mask_sample": True, "failure_kind": "session_lost"}
+    wrapped = {name: NonTensorData(value) for name, value in fields.items()}
+    for place in ([fields], [NonTensorData(fields)], [wrapped], {"mask_sample": [wrapped["mask_sample"]]}):
+        assert read_flags([place], 1).masked_B.tolist() == [True]
+    assert read_flags([[NonTensorData(wrapped)]], 1).kinds_B == ["session_lost"]
+
+
+def test_kinds_of_unmasked_rows_are_read_on_demand():
+    place = [{"failure_kind": "a:b", "mask_sample": False}]
+    assert read_flags([place], 1).kinds_B == [None]
+    assert read_flags([place], 1, every_kind=True).kinds_B == ["a:b"]
+    assert read_flags([], 1).stated is False
+
+
+@pytest.mark.parametrize(
+    ("column", "speaks"),
+    [
+        (np.array([0, 1]), [False, True]),
+        ([0, 1, "", None, False], [False, True, False, False, False]),
+        ([{}, "", None, False], [True, False, False, False]),
+    ],
+)
+def test_a_value_that_is_not_plainly_false_none_or_empty_says_something(column, speaks):
+    assert _says_something(column).tolist() == speaks
 
 
 FLAGS = st.sampled_from([True, False, None, 0, 1, "True", "false", "", np.True_, np.False_, np.array(True)])
