@@ -73,10 +73,12 @@ def wrap_compute_advantage(original: Function) -> Function:
             Process.nothing_trains = False
             return _call(original, self, (groups, rewards, mask, *args), kwargs)
         everybody = bool(decided.votes_B.all() and decided.trains_B.all())
-        Process.nothing_trains = not _count_trained(mask, decided) and not everybody
+        nobody = not _count_trained(mask, decided) and not everybody
+        Process.nothing_trains = nobody  # read by the trainer; another thread may have the next batch
         if everybody:
             return _call(original, self, (groups, rewards, mask, *args), kwargs)
-        return _on_voters(original, self, decided, (groups, rewards, mask, *args), kwargs)
+        run = _silence if nobody else _on_voters
+        return run(original, self, decided, (groups, rewards, mask, *args), kwargs)
 
     return compute_advantage
 
@@ -144,18 +146,16 @@ def _on_voters(
     size = len(decided.votes_B)
     silent_B = torch.from_numpy(~decided.trains_B)
     rows = torch.from_numpy(np.flatnonzero(decided.votes_B))
-    if Process.nothing_trains:
-        return _silence(original, estimator, size, args, kwargs)
     chosen = tuple(select_rows(value, rows, size) for value in args)
     named = {name: select_rows(value, rows, size) for name, value in kwargs.items()}
     return scatter_rows(_call(original, estimator, chosen, named), rows, silent_B)
 
 
 def _silence(
-    original: Function, estimator: Any, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    original: Function, estimator: Any, decided: DecidedRows, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return zeros in the form of the estimator's answer: asked on two rows of zeros, which nobody reads."""
-    rows = torch.zeros(2, dtype=torch.int64)
+    size, rows = len(decided.votes_B), torch.zeros(2, dtype=torch.int64)
     blank = tuple(_blank(select_rows(value, rows, size)) for value in args)
     named = {name: _blank(select_rows(value, rows, size)) for name, value in kwargs.items()}
     answer = original(estimator, *blank, **named)

@@ -36,7 +36,7 @@ def install() -> None:
     ray = importlib.import_module("ray")
     if ray.is_initialized() and not is_active():
         logger.warning("Ray runs already, so its workers have no samplemask: call install() before ray.init")
-    _patch([*driver_pairs(), *(pair for pairs in worker_pairs().values() for pair in pairs)])
+    _patch(_all_pairs())
 
 
 def install_in_worker() -> None:
@@ -97,8 +97,12 @@ def _state(status: SeamStatus) -> str:
 
 def all_seams() -> list[Seam]:
     """Return every seam, in the order of patching."""
-    pairs = [*driver_pairs(), *(pair for pairs in worker_pairs().values() for pair in pairs)]
-    return [seam for seam, _ in pairs]
+    return [seam for seam, _ in _all_pairs()]
+
+
+def _all_pairs() -> Pairs:
+    """Return first what others rest on: who finds the outer function patched finds the inner one patched."""
+    return [*(pair for pairs in worker_pairs().values() for pair in pairs), *driver_pairs()]
 
 
 def driver_pairs() -> Pairs:
@@ -132,8 +136,8 @@ def worker_pairs() -> dict[str, Pairs]:
 
     newer = seams.NEWER_ADVANTAGE_STAGE
     pairs: Pairs = [
-        *((seam, estimators.wrap_compute_advantage) for seam in seams.ESTIMATORS),
         (seams.COMPONENT_STATISTICS, estimators.wrap_statistics_of_components),
+        *((seam, estimators.wrap_compute_advantage) for seam in seams.ESTIMATORS),
         (seams.POSTPROCESS_GROUP, rollouts.wrap_postprocess_group),
         (seams.RECORD_TO_BATCH, rollouts.wrap_record_to_train_batch),
         (seams.RESULT_TO_COMPLETION, rollouts.wrap_result_to_completion),

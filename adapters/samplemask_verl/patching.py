@@ -60,18 +60,18 @@ def _patch_legacy(module: ModuleType) -> None:
 
     skip = steps.wrap_legacy_update(module)
     on_voting_rows = legacy_stage.on_voting_rows(advantage.voting_rows(module))
-    _patch(
+    _patch(  # first what others rest on: who finds the outer function patched finds the inner one patched
         [
-            (seams.COMPUTE_ADVANTAGE, advantage.wrap_compute_advantage(module)),
             (seams.COMPONENT, components.wrap_component),
+            (seams.COMPUTE_ADVANTAGE, advantage.wrap_compute_advantage(module)),
             (seams.LEGACY_METRICS, steps.wrap_data_metrics),
             (seams.LEGACY_START, _checking_policy),
             (seams.LEGACY_UPDATE_ACTOR, skip),
             (seams.LEGACY_UPDATE_CRITIC, skip),
             (seams.LEGACY_VALIDATION, steps.wrap_validation),
-            (seams.LEGACY_FIT, legacy_stage.wrap_fit),
             (seams.LEGACY_KL, on_voting_rows),
             (seams.LEGACY_CORRECTION, on_voting_rows),
+            (seams.LEGACY_FIT, legacy_stage.wrap_fit),
         ]
     )
 

@@ -93,7 +93,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._installed: list[tuple[Seam, Function, Function]] = []
-        # Reentrant: checking a seam imports the host, whose plugin loader may call install() again.
+        # Reentrant: making a wrapper may import more of the host, whose plugin loader calls install() again.
         self._lock = threading.RLock()
 
     @property
@@ -112,8 +112,9 @@ class Patches:
                 leaves nothing patched either.
         """
         pairs = list(wrappers)
+        # Before the lock: this imports the host, and a thread that imports it may wait here for the lock.
+        check_seams(seam for seam, _ in pairs)
         with self._lock:
-            check_seams(seam for seam, _ in pairs)
             already = len(self._installed)
             try:
                 for seam, make_wrapper in pairs:

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from samplemask import MaskPolicy, plan_rows, read_verdict
 from samplemask.failure_kinds import check_kind
+from samplemask.seams import Patches, Seam
 
 RESPONSES = [
     {
@@ -77,6 +79,43 @@ def test_an_unknown_kind_is_reported_once_however_many_threads_meet_it(caplog):
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
     assert len(caplog.records) == 1
+
+
+def test_installing_does_not_wait_for_a_thread_that_imports_the_host_and_installs_there(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "slow_host.py").write_text(
+        "import install_while_importing\ndef step(batch): return batch\ninstall_while_importing.now()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seam = Seam("slow_host", "step", ("batch",), "slow_host.py", "a test", "never")
+    patches, importing, installing = Patches(), threading.Event(), threading.Event()
+
+    class LoaderOfPlugins:
+        """Stands for the host's plugin loader: it installs while the host's module is being imported."""
+
+        @staticmethod
+        def now():
+            importing.set()
+            installing.wait(10)
+            time.sleep(0.05)  # until the other thread waits for this import
+            patches.install([(seam, lambda original: original)])
+
+    def wrappers():
+        yield seam, lambda original: original
+        installing.set()
+
+    monkeypatch.setitem(sys.modules, "install_while_importing", LoaderOfPlugins)
+    importer = threading.Thread(target=lambda: __import__("slow_host"), daemon=True)
+    importer.start()
+    assert importing.wait(10)
+    installer = threading.Thread(target=lambda: patches.install(wrappers()), daemon=True)
+    installer.start()
+    installer.join(10)
+    importer.join(10)
+    assert not installer.is_alive()
+    assert not importer.is_alive()
+    assert patches.seams == (seam,)
 
 
 def test_verdicts_and_errors_cross_to_a_spawned_process_and_back():
