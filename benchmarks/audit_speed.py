@@ -75,9 +75,9 @@ def measure(path: Path) -> None:
     works = {
         "json.loads, line by line": (lambda: with_json_loads(path), cpu),
         "lines only, no decoding": (lambda: with_lines_only(path), cpu),
-        "reader, pydantic_core": (lambda: with_reader(path, fast=False), cpu),
-        "reader, msgspec": (lambda: with_reader(path, fast=True), cpu),
-        "whole audit, msgspec": (lambda: audit_files([path], siblings=False), cpu),
+        "reader, complete": (lambda: with_reader(path, fast=False), cpu),
+        "reader, fast": (lambda: with_reader(path, fast=True), cpu),
+        "whole audit, fast": (lambda: audit_files([path], siblings=False), cpu),
         f"whole audit, {os.cpu_count()} processes (wall time)": (
             lambda: audit_files([path], siblings=False, options=Options(jobs=os.cpu_count() or 1)),
             time.perf_counter,

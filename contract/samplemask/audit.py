@@ -44,7 +44,7 @@ class Options:
         expected: How many rollouts there should be; 0: as many as the files say.
         omitted: How many of them are known not to have run; files do not say.
         limit: From where on losses are an alarm.
-        fast: Decode with msgspec; None: if it is installed. The result is the same.
+        fast: Read lines with fastsimdjson; None: if it is installed. The result is the same.
         jobs: Processes that read.
         one_run: All files are shards of one run: equal indices are the same rollout.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +39,7 @@ COLUMNS: Final = np.dtype(
     ]
 )
 EXPECTED: Final = np.dtype([("run", "i4"), ("task", "i4"), ("rollout", "i4"), ("agent", "i2")])
-_CHUNK: Final = 4096
+_CHUNK: Final = 1 << 18
 
 
 class Names:
@@ -74,11 +75,13 @@ class Table:
         self._columns = columns
         self._rows = np.empty(0, dtype=columns)
         self._count = 0
-        self._waiting: list[tuple[Any, ...]] = []
+        self._waiting = bytearray()
+        formats = "".join(columns[name].char for name in columns.names or ())
+        self._format = "=" + formats.replace("l", "q")  # numpy calls int64 a long
 
-    def append(self, values: tuple[Any, ...]) -> None:
+    def append(self, *values: Any) -> None:
         """Add one row."""
-        self._waiting.append(values)
+        self._waiting += struct.pack(self._format, *values)  # it remembers the formats it has seen
         if len(self._waiting) >= _CHUNK:
             self._pack()
 
@@ -93,12 +96,12 @@ class Table:
         return self._rows[: self._count]
 
     def __len__(self) -> int:
-        return self._count + len(self._waiting)
+        return self._count + len(self._waiting) // self._columns.itemsize
 
     def _pack(self) -> None:
         if self._waiting:
-            self._add(np.array(self._waiting, dtype=self._columns))
-            self._waiting = []
+            self._add(np.frombuffer(self._waiting, dtype=self._columns))
+            self._waiting = bytearray()
 
     def _add(self, rows: npt.NDArray[np.void]) -> None:
         count = self._count + len(rows)

@@ -1,120 +1,179 @@
-"""The fast decoder: of each line it keeps only the fields that accounting reads.
+"""The fast reader: it checks a whole line, and makes objects only of the fields that accounting needs.
 
-It needs the optional package msgspec (`pip install msgspec`). It checks the syntax of the
-whole line; whatever it refuses goes to the complete reader in `rows.py`, so both give the same rows.
+It needs the optional package fastsimdjson (`pip install fastsimdjson`). Odd lines go to the complete reader
+in `rows.py`, so both give the same rows. (Known exception, of fastsimdjson 0.8: it takes 00nan for a number.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
+from math import isfinite
+from typing import Any, Final
 
-import msgspec
+from fastsimdjson import Array, Object, parse
 
-from samplemask.rows import TURNS, count_turns
+from samplemask.accounting import Disposition
+from samplemask.rollouts import Text
+from samplemask.rows import (
+    ATTEMPT_INDEX,
+    NEVER_RAN,
+    NOT_THE_MODEL,
+    ROLLOUT_INDEX,
+    SERVER,
+    TASK_INDEX,
+    ReadRow,
+    RolloutRow,
+    agent_of,
+    attempt_of,
+    index_of,
+    is_of_model,
+    judged,
+    number_of,
+)
+from samplemask.verdict import FAILURE_CLASS
 
-# A value of another type than these names is refused, and the complete reader takes the line.
-# None stands for absent: to the contract they mean the same.
-
-
-class _Config(msgspec.Struct, gc=False):
-    mask_sample: Any = None
-
-
-class _Named(msgspec.Struct, gc=False):
-    name: Any = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    output_tokens: Any = None
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: Any = None
-    role: Any = None
-
-
-class _Perf(msgspec.Struct, gc=False):
-    num_turns: Any = None
-    completion_tokens: Any = None
+_BOM: Final = 0xEF  # its first byte, with which no JSON begins
+_MAX_KNOWN: Final = 1000
+_MAX_LETTERS: Final = 2000
 
 
-class _Response(msgspec.Struct, gc=False):
-    created_at: Any = None
-    usage: _Usage | None = None
-    output: list[_Item] | None = None
+class _OddLineError(ValueError):
+    """The complete reader must take the line."""
 
 
-class _Row(msgspec.Struct, gc=False):
-    reward: Any = None
-    mask_sample: Any = None
-    failure_kind: Any = None
-    failure_reason: Any = None
-    error: Any = None
-    step: Any = None
-    task: Any = msgspec.field(default=None, name="_ng_task_index")
-    rollout: Any = msgspec.field(default=None, name="_ng_rollout_index")
-    attempt: Any = msgspec.field(default=None, name="_ng_attempt_index")
-    server: Any = msgspec.field(default=None, name="_ng_environment_server")
-    failure_class: Any = msgspec.field(default=None, name="_ng_failure_class")
-    no_persist: Any = msgspec.field(default=None, name="_ng_no_persist")
-    drained: Any = msgspec.field(default=None, name="_ng_dispatch_drained")
-    agent_ref: _Named | None = None
-    instance_config: _Config | None = None
-    metrics: _Config | None = None
-    ng_perf: _Perf | None = None
-    response: _Response | None = None
+class _Keys:
+    """By the keys of an object, in their order: which of the wanted ones are among them.
+
+    Most objects have the keys of an earlier one, so this is looked up more often than found out.
+    """
+
+    def __init__(self, *wanted: str) -> None:
+        self._wanted = frozenset(wanted)
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.known: Final = self._known.get
+
+    def learn(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Find it out."""
+        if len(set(keys)) < len(keys):
+            raise _OddLineError  # of equal keys the last one counts in Python, and the first one here
+        there = tuple(self._wanted.intersection(keys))
+        if len(self._known) < _MAX_KNOWN and sum(map(len, keys)) < _MAX_LETTERS:
+            self._known[keys] = there
+        return there
 
 
-def make_decoder() -> Callable[[bytes], Mapping[str, Any] | None]:
-    """Return a function that decodes one line, or returns None when the complete reader must."""
-    decode = msgspec.json.Decoder(_Row).decode
+class _MadeByModel(dict[Any, bool]):
+    """By the type of an item of `response.output` without a role: whether the model made it."""
 
-    def decode_line(text: bytes) -> Mapping[str, Any] | None:
+    def __missing__(self, kind: Any) -> bool:
+        made = is_of_model(kind, None)
+        if type(kind) is str and len(kind) < _MAX_LETTERS and len(self) < _MAX_KNOWN:
+            self[kind] = made
+        return made
+
+
+_verdicts: Final = _Keys(
+    "mask_sample", "failure_kind", "failure_reason", "instance_config", "metrics", FAILURE_CLASS, *NEVER_RAN
+)
+_items: Final = _Keys("role")
+_others: Final = _Keys()
+_made_by_model: Final = _MadeByModel()
+
+
+def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadRow:
+    """Return the function that reduces one line to its row; it gives odd lines to `read_odd`."""
+
+    def read_row(text: Text) -> RolloutRow:
         try:
-            if not text.isascii():
-                text.decode("utf-8")  # msgspec does not look inside the strings that it skips
-            return _mapping(decode(text))
-        except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+            document = parse(text)
+            if type(document) is not Object or text[0] == _BOM:
+                return read_odd(text)
+            row = _row_of(document, failures_as_zero)
+        except (ValueError, TypeError, RecursionError):  # fastsimdjson's own errors are ValueErrors
+            return read_odd(text)
+        return row if row.problem is None else read_odd(text)
+
+    return read_row
+
+
+# What follows runs for each row, some for each item of its output: no helper where a line will do.
+
+
+def _row_of(document: Object, failures_as_zero: Collection[str]) -> RolloutRow:
+    get, keys = document.get, tuple(document)
+    says = _verdicts.known(keys)
+    if says is None:
+        says = _verdicts.learn(keys)
+    reward = get("reward")
+    if type(reward) is float and isfinite(reward) and not _speaks(get, says):
+        row = RolloutRow(Disposition.SCORED, reward)
+    else:
+        row = _judged(get, says, failures_as_zero)
+    task, rollout, server = get(TASK_INDEX), get(ROLLOUT_INDEX), get(SERVER)
+    row.task = task if type(task) is int else index_of(task)
+    row.rollout = rollout if type(rollout) is int else index_of(rollout)
+    row.attempt = attempt_of(get(ATTEMPT_INDEX))
+    if (agent := get("agent_ref")) is not None or server is not None:
+        row.agent = agent_of(_field(agent, "name"), server)
+    if (perf := get("ng_perf")) is not None:
+        row.tokens = number_of(_field(perf, "completion_tokens"))
+        row.turns = number_of(_field(perf, "num_turns"))
+    if type(response := get("response")) is Object:
+        _measure(row, response)
+    return row
+
+
+def _speaks(get: Callable[[str], Any], says: tuple[str, ...]) -> bool:
+    """Tell whether a verdict's fields say more than that the reward counts."""
+    for name in says:
+        value = get(name)
+        if value is not None and (value is not False or name != "mask_sample"):
+            return True
+    return False
+
+
+def _judged(
+    get: Callable[[str], Any], says: tuple[str, ...], failures_as_zero: Collection[str]
+) -> RolloutRow:
+    fields = {name: get(name) for name in (*says, "reward", "error")}
+    for name in ("instance_config", "metrics"):
+        if type(fields.get(name)) is Object:
+            fields[name] = {"mask_sample": _field(fields[name], "mask_sample")}
+    return judged(fields, failures_as_zero)
+
+
+def _measure(row: RolloutRow, response: Object) -> None:
+    get, keys = response.get, tuple(response)
+    if _others.known(keys) is None:
+        _others.learn(keys)
+    row.time = number_of(get("created_at"))
+    if row.tokens is None:
+        row.tokens = number_of(_field(get("usage"), "output_tokens"))
+    if row.turns is None and type(output := get("output")) is Array:
+        row.turns = _turns(output)
+
+
+def _turns(output: Array) -> int | None:
+    turns, model_before, known = 0, False, _items.known
+    for item in output:
+        if type(item) is not Object:
             return None
-
-    return decode_line
-
-
-def _mapping(row: _Row) -> Mapping[str, Any]:
-    fields = {
-        "reward": row.reward,
-        "mask_sample": row.mask_sample,
-        "failure_kind": row.failure_kind,
-        "failure_reason": row.failure_reason,
-        "error": row.error,
-        "step": row.step,
-        "_ng_task_index": row.task,
-        "_ng_rollout_index": row.rollout,
-        "_ng_attempt_index": row.attempt,
-        "_ng_environment_server": row.server,
-        "_ng_failure_class": row.failure_class,
-        "_ng_no_persist": row.no_persist,
-        "_ng_dispatch_drained": row.drained,
-    }
-    if row.agent_ref is not None:
-        fields["agent_ref"] = {"name": row.agent_ref.name}
-    if row.instance_config is not None:
-        fields["instance_config"] = {"mask_sample": row.instance_config.mask_sample}
-    if row.metrics is not None:
-        fields["metrics"] = {"mask_sample": row.metrics.mask_sample}
-    if (perf := row.ng_perf) is not None:
-        fields["ng_perf"] = {"num_turns": perf.num_turns, "completion_tokens": perf.completion_tokens}
-    if row.response is not None:
-        fields["response"] = _response(row.response)
-    return fields
+        keys = tuple(item)
+        role = known(keys)
+        if role is None:
+            role = _items.learn(keys)
+        if (role and item.get("role") in NOT_THE_MODEL) or not _made_by_model[item.get("type")]:
+            model_before = False
+        elif not model_before:
+            turns, model_before = turns + 1, True
+    return turns
 
 
-def _response(response: _Response) -> Mapping[str, Any]:
-    return {
-        "created_at": response.created_at,
-        "usage": {"output_tokens": response.usage.output_tokens} if response.usage is not None else None,
-        TURNS: None
-        if response.output is None
-        else count_turns([(item.type, item.role) for item in response.output]),
-    }
+def _field(view: Any, name: str) -> Any:
+    """Return a field of an object; None of what is none."""
+    if type(view) is not Object:
+        return None
+    keys = tuple(view)
+    if _others.known(keys) is None:
+        _others.learn(keys)
+    return view.get(name)

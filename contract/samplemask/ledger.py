@@ -22,6 +22,7 @@ from samplemask.columns import (
     NO_INDEX,
     NO_MEASURE,
     OMITTED,
+    SCORED,
     UNKNOWN,
     Names,
     Rollouts,
@@ -63,33 +64,29 @@ class Ledger:
             line: Its line there, for reports.
             digest: Of the row's text, from 1; equal rows of several runs are then counted once.
         """
-        reward = row.verdict.reward if row.verdict is not None else None
+        disposition = row.disposition
         self._rows.append(
-            (
-                self.runs.code(run),
-                self._index(row.task),
-                self._index(row.rollout),
-                max(-1, min(row.attempt or 0, LARGEST_SMALL)),
-                self.agents.code(row.agent),
-                self._kind(row),
-                line,
-                role == MAIN,
-                _CODES[row.disposition],
-                math.nan if reward is None else reward,
-                _measure(row.tokens),
-                min(_measure(row.turns), LARGEST_SMALL),
-                NO_MEASURE if row.time is None else int(row.time),
-                digest,
-            )
+            self.runs.code(run),
+            self._index(row.task),
+            self._index(row.rollout),
+            0 if row.attempt is None else max(-1, min(row.attempt, LARGEST_SMALL)),
+            self.agents.code(row.agent),
+            self._kind(row),
+            line,
+            role == MAIN,
+            SCORED if disposition is Disposition.SCORED else _CODES[disposition],
+            math.nan if row.reward is None else row.reward,
+            _measure(row.tokens, LARGEST),
+            _measure(row.turns, LARGEST_SMALL),
+            NO_MEASURE if row.time is None else int(row.time),
+            digest,
         )
 
     def expect(self, row: RolloutRow, *, run: str = "") -> None:
         """Record that a rollout was expected; a row without indices says nothing."""
         if row.task is not None and row.rollout is not None:
             agent = self.agents.code(row.agent)
-            self._expected.append(
-                (self.runs.code(run), self._index(row.task), self._index(row.rollout), agent)
-            )
+            self._expected.append(self.runs.code(run), self._index(row.task), self._index(row.rollout), agent)
 
     def declare(self, *, expected: int = 0, omitted: int = 0) -> None:
         """State what the rows cannot show.
@@ -162,12 +159,11 @@ class Ledger:
         return -2 - self._indices.code(value)
 
     def _kind(self, row: RolloutRow) -> int:
-        kind = row.verdict.failure_kind if row.verdict is not None else None
-        if kind is not None:
-            return self.kinds.code(kind)
+        if row.kind is not None:
+            return self.kinds.code(row.kind)
         lost = row.disposition is Disposition.MASKED or row.disposition is Disposition.FAILED
         return self.kinds.code(UNSPECIFIED) if lost else -1
 
 
-def _measure(value: float | None) -> int:
-    return NO_MEASURE if value is None else min(int(value), LARGEST)
+def _measure(value: float | None, largest: int) -> int:
+    return NO_MEASURE if value is None else int(value) if value < largest else largest

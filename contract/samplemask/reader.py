@@ -13,7 +13,7 @@ from typing import Final
 from samplemask.accounting import Disposition
 from samplemask.ledger import FAILURES, MAIN, Ledger
 from samplemask.rollouts import STDIN, Line, Lines, RunFiles, is_plain
-from samplemask.rows import UnreadableLineError, make_decode, row_of
+from samplemask.rows import UnreadableLineError, make_read_row
 
 MAX_LISTED: Final = 100_000
 """Most unreadable lines that are kept with their reasons, over all files; all are counted."""
@@ -83,9 +83,8 @@ class Reader:
         self.files: list[FileCount] = []
         self.problems: list[Problem] = []
         self.conflicts = 0
-        self._failures_as_zero = failures_as_zero
-        self._fast = fast
-        self._decode = make_decode(fast)
+        self._settings = (failures_as_zero, fast)
+        self._read_row = make_read_row(*self._settings)
 
     @property
     def unreadable(self) -> int:
@@ -113,11 +112,11 @@ class Reader:
             for part in parts:
                 self.read(part, progress)
             return
-        settings = (self._failures_as_zero, self._fast)
         with ProcessPoolExecutor(jobs) as pool:
             # Only this process has the standard input.
             futures = deque(
-                None if part.path == STDIN else pool.submit(_read_alone, part, *settings) for part in parts
+                None if part.path == STDIN else pool.submit(_read_alone, part, *self._settings)
+                for part in parts
             )
             for part in parts:
                 future = futures.popleft()
@@ -130,7 +129,7 @@ class Reader:
                     progress(found.size)
 
     def _book(self, line: Line, file: FileCount, part: Part) -> None:
-        row = row_of(self._decode(line.text), failures_as_zero=self._failures_as_zero)
+        row = self._read_row(line.text)
         if file.role not in (MAIN, FAILURES):
             self.ledger.expect(row, run=part.run)
             file.rows += 1
@@ -139,13 +138,13 @@ class Reader:
             # A row whose verdict cannot be read still says that its rollout existed: it is unknown.
             if file.role == FAILURES and row.disposition is Disposition.MASKED:
                 row.disposition = Disposition.FAILED  # whatever it says: it lies among the failures
-            digest = zlib.crc32(line.text.strip()) or 1 if part.digest else 0
+            digest = zlib.crc32(bytes(line.text).strip()) or 1 if part.digest else 0
             self.ledger.add(row, run=part.run, role=file.role, line=line.number, digest=digest)
         if row.problem is not None:
             self._report(file, line.number, row.problem)
             return
         file.rows += 1
-        self.conflicts += row.verdict is not None and row.verdict.conflict
+        self.conflicts += row.conflict
 
     def _file(self, part: Part) -> FileCount:
         last = self.files[-1] if self.files else None

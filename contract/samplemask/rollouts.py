@@ -13,36 +13,38 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from samplemask.errors import ContractError
 
 STDIN: Final = "-"
+Text = bytes | memoryview
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """Longest line that is read, in bytes: memory stays bounded when a file has lost its newlines."""
 
 _FAILURES: Final = "_failures"
 _INPUTS: Final = "_materialized_inputs"
 _COMPRESSED: Final = (".gz", ".zst")
-_BUFFER: Final = 1 << 22  # lines are often longer than the default of 8 KiB, and then read in pieces
-_ZSTD_PIECE: Final = 1 << 12  # one piece is decompressed whole, and may grow a thousandfold
+_PIECE: Final = 1 << 19  # of a file, read at once: it stays in the processor's cache
+_ZSTD_PIECE: Final = 1 << 19  # one piece is decompressed whole, and may grow a thousandfold
 _BOM: Final = b"\xef\xbb\xbf"
+_OBJECT: Final = ord("{")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line that is not blank.
 
     Attributes:
         number: Counted from 1.
-        text: The bytes, without a byte order mark; empty when `problem` is set.
+        text: The bytes, without a byte order mark; empty when `problem` is set. They may be a view of a
+            larger piece of the file.
         problem: Why the line cannot be used at all, or None.
     """
 
     number: int
-    text: bytes
+    text: Text
     problem: str | None = None
 
 
@@ -127,26 +129,25 @@ class Lines:
             except Exception as error:  # noqa: BLE001 - each decompressor has errors of its own
                 yield Line(self.count + 1, b"", f"the file is damaged from here on: {error}")
 
-    def _lines(self, stream: IO[bytes]) -> Iterator[Line]:
-        place = self._first_line(stream)
-        while (self._stop is None or place < self._stop) and (text := stream.readline(MAX_LINE_BYTES + 1)):
-            place += len(text)
+    def _lines(self, stream: io.BufferedIOBase) -> Iterator[Line]:
+        place = self._start
+        if place:
+            place -= 1  # a newline there means that a line starts at `start`
+            stream.seek(place)
+        for text, size in _whole_lines(stream):
+            begins, place = place, place + size
+            if begins < self._start:
+                continue
+            if self._stop is not None and begins >= self._stop:
+                return
             self.count += 1
-            if len(text) > MAX_LINE_BYTES:
-                place += _skip_line(stream, text)
+            if text is None:
                 yield Line(self.count, b"", f"longer than {MAX_LINE_BYTES:,} bytes")
                 continue
-            if self.count == 1 and not self._start and text.startswith(_BOM):
+            if not begins and text[:3] == _BOM:
                 text = text[len(_BOM) :]
-            if text and not text.isspace():
+            if text and (text[0] == _OBJECT or not bytes(text).isspace()):
                 yield Line(self.count, text)
-
-    def _first_line(self, stream: IO[bytes]) -> int:
-        if not self._start:
-            return 0
-        stream.seek(self._start - 1)  # one byte early: a newline there means that a line starts at `start`
-        before = stream.readline(MAX_LINE_BYTES)
-        return self._start - 1 + len(before) + _skip_line(stream, before)
 
 
 def is_plain(path: Path | str) -> bool:
@@ -158,36 +159,47 @@ def is_plain(path: Path | str) -> bool:
     return not start.startswith(_GZIP_MAGIC) and start != _ZSTD_MAGIC
 
 
-def _skip_line(stream: IO[bytes], text: bytes) -> int:
-    """Read on to the end of the line that began with `text`; return how many bytes that took."""
-    skipped = 0
-    while text and not text.endswith(b"\n"):
-        text = stream.readline(MAX_LINE_BYTES)
-        skipped += len(text)
-    return skipped
+def _whole_lines(stream: io.BufferedIOBase) -> Iterator[tuple[Text | None, int]]:
+    """Yield each line with its length; None instead of a line that is too long to keep."""
+    begun: list[Text] = []  # the line that began in an earlier piece
+    size = 0
+    while piece := stream.read1(_PIECE):
+        view, start = memoryview(piece), 0
+        while end := piece.find(b"\n", start) + 1:
+            text, size, start = view[start:end], size + end - start, end
+            if size > MAX_LINE_BYTES:
+                yield None, size
+            else:
+                yield b"".join([*begun, text]) if begun else text, size
+            begun, size = [], 0
+        if start < len(piece):
+            size += len(piece) - start
+            begun = [*begun, view[start:]] if size <= MAX_LINE_BYTES else []
+    if size:
+        yield b"".join(begun) if size <= MAX_LINE_BYTES else None, size
 
 
-def _opened(path: Path | str, closing: ExitStack) -> IO[bytes]:
+def _opened(path: Path | str, closing: ExitStack) -> io.BufferedIOBase:
     if path == STDIN:
         raw = cast(io.BufferedReader, sys.stdin.buffer)
     else:
         try:
-            file = Path(path).open("rb", _BUFFER)  # noqa: SIM115 - the stack closes it
+            file = Path(path).open("rb", _PIECE)  # noqa: SIM115 - the stack closes it
         except OSError as error:
             raise ContractError(f"{path}: expected a file that can be read, found: {error}.") from error
         raw = cast(io.BufferedReader, closing.enter_context(file))
     start = raw.peek(4)[:4]
     if start.startswith(_GZIP_MAGIC):
-        return cast(IO[bytes], closing.enter_context(gzip.open(raw, "rb")))
+        return closing.enter_context(gzip.open(raw, "rb"))
     if start == _ZSTD_MAGIC:
-        return io.BufferedReader(_ZstdStream(raw, path), buffer_size=_BUFFER)
+        return io.BufferedReader(_ZstdStream(raw, path), buffer_size=_PIECE)
     return raw
 
 
 class _ZstdStream(io.RawIOBase):
     """Reads the frames of a zstd file; a file that was cut is an error, not an end."""
 
-    def __init__(self, source: IO[bytes], path: Path | str) -> None:
+    def __init__(self, source: io.BufferedIOBase, path: Path | str) -> None:
         try:
             self._zstandard = importlib.import_module("zstandard")
         except ImportError as error:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from pydantic_core import from_json
 
 from samplemask.accounting import Disposition
 from samplemask.errors import ContractError
-from samplemask.verdict import Verdict, read_verdict
+from samplemask.rollouts import Text
+from samplemask.verdict import read_verdict
 
 TASK_INDEX: Final = "_ng_task_index"
 ROLLOUT_INDEX: Final = "_ng_rollout_index"
 ATTEMPT_INDEX: Final = "_ng_attempt_index"
 NO_AGENT: Final = "(no agent)"
-TURNS: Final = "samplemask:turns"
-"""Key under which the fast decoder leaves the turns it counted, since it keeps no output items."""
-
-_NEVER_RAN: Final = ("_ng_no_persist", "_ng_dispatch_drained")
+SERVER: Final = "_ng_environment_server"
+NEVER_RAN: Final = ("_ng_no_persist", "_ng_dispatch_drained")
 _MAX_NAME: Final = 200
-_NOT_THE_MODEL: Final = ("user", "system", "developer", "tool")
+NOT_THE_MODEL: Final = ("user", "system", "developer", "tool")
+_NAN_OR_INF: Final = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'  # a string, which stays as it is
+    r"|(?<![\w.+-])(-?)(nan|inf(?:inity)?)(?![\w.+-])",
+    re.ASCII | re.IGNORECASE | re.DOTALL,
+)
 
 Index = int | str | None
-Decode = Callable[[bytes], Mapping[str, Any]]
+ReadRow = Callable[[Text], "RolloutRow"]
 
 
 class UnreadableLineError(Exception):
@@ -40,7 +47,9 @@ class RolloutRow:
 
     Attributes:
         disposition: What became of the rollout; UNKNOWN when the verdict cannot be read.
-        verdict: The reading, or None when it cannot be read.
+        reward: The reward, or None when it is missing or not finite.
+        kind: The failure kind, or None.
+        conflict: True when the two flags speak and disagree.
         problem: Why the verdict cannot be read, or None.
         task: `_ng_task_index`, or None.
         rollout: `_ng_rollout_index`, or None.
@@ -49,11 +58,12 @@ class RolloutRow:
         tokens: Length of the response in tokens, or None.
         turns: Model turns of the response, or None.
         time: When the response was made, Unix seconds, or None.
-        step: Training step, where a trainer wrote one, or None.
     """
 
     disposition: Disposition
-    verdict: Verdict | None
+    reward: float | None = None
+    kind: str | None = None
+    conflict: bool = False
     problem: str | None = None
     task: Index = None
     rollout: Index = None
@@ -62,61 +72,67 @@ class RolloutRow:
     tokens: float | None = None
     turns: float | None = None
     time: float | None = None
-    step: float | None = None
+
+
+def make_read_row(failures_as_zero: Collection[str] = (), fast: bool | None = None) -> ReadRow:
+    """Return the function that reduces one line to its row; it raises UnreadableLineError.
+
+    Args:
+        failures_as_zero: Failure classes that count as a measured zero.
+        fast: Use fastsimdjson, which makes objects only of the fields that are needed; None: if it is
+            installed. The rows are the same.
+
+    Raises:
+        ContractError: `fast` is True and fastsimdjson is not installed.
+    """
+    installed = importlib.util.find_spec("fastsimdjson") is not None
+    if fast and not installed:
+        raise ContractError("fast decoder: needs fastsimdjson. Run `pip install fastsimdjson`.")
+
+    def read_row(text: Text) -> RolloutRow:
+        return row_of(decode(text), failures_as_zero=failures_as_zero)
+
+    if fast is False or not installed:
+        return read_row
+    from samplemask.fast import make_read_row as make_fast
+
+    return make_fast(read_row, failures_as_zero)
 
 
 def row_of(response: Mapping[str, Any], *, failures_as_zero: Collection[str] = ()) -> RolloutRow:
     """Reduce one verify response, with the keys that Gym's collector adds, to its row."""
-    try:
-        verdict = read_verdict(response, failures_as_zero=failures_as_zero)
-        row = RolloutRow(Disposition.of(verdict, response), verdict)
-    except ContractError as error:
-        row = RolloutRow(Disposition.UNKNOWN, None, str(error))
+    row = judged(response, failures_as_zero)
     get = response.get
-    if get(_NEVER_RAN[0]) or get(_NEVER_RAN[1]):
-        row.disposition = Disposition.OMITTED
-    row.task, row.rollout = _index(get(TASK_INDEX)), _index(get(ROLLOUT_INDEX))
-    attempt = _index(get(ATTEMPT_INDEX))
-    row.attempt = attempt if isinstance(attempt, int) else None
-    row.agent = _agent(get("agent_ref"), get("_ng_environment_server"))
-    row.step = _number(get("step"))
+    row.task, row.rollout = index_of(get(TASK_INDEX)), index_of(get(ROLLOUT_INDEX))
+    row.attempt = attempt_of(get(ATTEMPT_INDEX))
+    agent = get("agent_ref")
+    row.agent = agent_of(agent.get("name") if isinstance(agent, Mapping) else None, get(SERVER))
     _measure(row, get("response"), get("ng_perf"))
     return row
 
 
-def make_decode(fast: bool | None = None) -> Decode:
-    """Return the function that parses one line; it raises UnreadableLineError.
-
-    Args:
-        fast: Use msgspec, which parses only the fields that are needed; None: if it is installed.
-
-    Raises:
-        ContractError: `fast` is True and msgspec is not installed.
-    """
-    installed = importlib.util.find_spec("msgspec") is not None
-    if fast and not installed:
-        raise ContractError("fast decoder: needs msgspec. Run `pip install msgspec`.")
-    if fast is False or not installed:
-        return decode
-    from samplemask.fast import make_decoder
-
-    decode_fast = make_decoder()
-
-    def decode_line(text: bytes) -> Mapping[str, Any]:
-        fields = decode_fast(text)
-        return decode(text) if fields is None else fields
-
-    return decode_line
+def judged(response: Mapping[str, Any], failures_as_zero: Collection[str]) -> RolloutRow:
+    """Return a row that holds only what the response's verdict says."""
+    try:
+        verdict = read_verdict(response, failures_as_zero=failures_as_zero)
+    except ContractError as error:
+        row = RolloutRow(Disposition.UNKNOWN, problem=str(error))
+    else:
+        disposition = Disposition.of(verdict, response)
+        row = RolloutRow(disposition, verdict.reward, verdict.failure_kind, verdict.conflict)
+    if any(response.get(name) for name in NEVER_RAN):
+        row.disposition = Disposition.OMITTED
+    return row
 
 
-def decode(text: bytes) -> Mapping[str, Any]:
+def decode(text: Text) -> Mapping[str, Any]:
     """Parse one line completely.
 
     Raises:
         UnreadableLineError: It is torn, not UTF-8, not JSON or no object.
     """
     try:
-        parsed = _parsed(text)
+        parsed = _parsed(bytes(text))
     except UnicodeDecodeError as error:
         where = f"byte {error.object[error.start]:#04x} at position {error.start}"
         raise UnreadableLineError(f"not UTF-8: {where}") from None
@@ -129,59 +145,13 @@ def decode(text: bytes) -> Mapping[str, Any]:
     return parsed
 
 
-def count_turns(items: Iterable[tuple[Any, Any]]) -> int:
-    """Count the turns of the model: runs of items that the model made.
-
-    Args:
-        items: Type and role of each item of `response.output` (OpenAI Responses form).
-    """
-    turns, model_before = 0, False
-    for kind, role in items:
-        if role in _NOT_THE_MODEL or (isinstance(kind, str) and kind.endswith("_output")):
-            model_before = False
-        elif not model_before:
-            turns, model_before = turns + 1, True
-    return turns
+def is_of_model(kind: Any, role: Any) -> bool:
+    """Tell by type and role whether the model made an item of `response.output` (OpenAI Responses form)."""
+    return role not in NOT_THE_MODEL and not (isinstance(kind, str) and kind.endswith("_output"))
 
 
-def _parsed(text: bytes) -> Any:
-    try:
-        return from_json(text)
-    except ValueError:  # the standard library reads half an emoji and says better what is wrong
-        return json.loads(text.decode("utf-8"))
-
-
-def _measure(row: RolloutRow, response: Any, perf: Any) -> None:
-    """Fill in length, turns and time; Gym's own `ng_perf` has priority."""
-    if perf is not None and _is_mapping(perf):
-        row.tokens, row.turns = _number(perf.get("completion_tokens")), _number(perf.get("num_turns"))
-    if response is None or not _is_mapping(response):
-        return
-    row.time = _number(response.get("created_at"))
-    usage = response.get("usage")
-    if row.tokens is None and _is_mapping(usage):
-        row.tokens = _number(usage.get("output_tokens"))
-    if row.turns is None:
-        row.turns = response[TURNS] if TURNS in response else _turns(response.get("output"))
-
-
-def _turns(output: Any) -> int | None:
-    if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        return None
-    return count_turns((item.get("type"), item.get("role")) for item in output)
-
-
-def _agent(reference: Any, server: Any) -> str:
-    name = reference.get("name") if reference is not None and _is_mapping(reference) else None
-    name = name or server
-    return name[:_MAX_NAME] if isinstance(name, str) and name else NO_AGENT
-
-
-def _is_mapping(value: Any) -> bool:
-    return type(value) is dict or isinstance(value, Mapping)  # asking an abstract class is slow
-
-
-def _index(value: Any) -> Index:
+def index_of(value: Any) -> Index:
+    """Return a task or rollout index; None where the value is none."""
     if type(value) is int or value is None:
         return value
     if isinstance(value, str):
@@ -191,8 +161,71 @@ def _index(value: Any) -> Index:
     return None
 
 
-def _number(value: Any) -> float | None:
+def attempt_of(value: Any) -> int | None:
+    """Return an attempt index; None where the value is none."""
+    index = None if value is None else index_of(value)
+    return index if isinstance(index, int) else None
+
+
+def number_of(value: Any) -> float | None:
+    """Return a length, a count or a time; None where the value is none."""
     if value is None:
         return None
     usable = (type(value) is int or type(value) is float) and 0 <= value < 2**53
     return value if usable else None
+
+
+def agent_of(name: Any, server: Any) -> str:
+    """Return the agent's name, from `agent_ref.name` and `_ng_environment_server`."""
+    name = name or server
+    return name[:_MAX_NAME] if isinstance(name, str) and name else NO_AGENT
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:  # the standard library reads half an emoji and says better what is wrong
+        words = text.decode("utf-8")
+    try:
+        return json.loads(words)
+    except ValueError as error:
+        # Numbers that Python refuses may be of no interest: NaN as C spells it, or thousands of digits, which
+        # is no JSONDecodeError.
+        if not isinstance(error, json.JSONDecodeError) or words[error.pos : error.pos + 1] in "-nNiI":
+            with contextlib.suppress(ValueError):
+                return json.loads(_NAN_OR_INF.sub(_as_python_spells, words), parse_int=_whole_number)
+        raise error from None
+
+
+def _as_python_spells(found: re.Match[str]) -> str:
+    sign, word = found.groups()
+    return found[0] if word is None else "NaN" if word[0] in "nN" else f"{sign}Infinity"
+
+
+def _whole_number(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # thousands of digits
+        return float(digits)
+
+
+def _measure(row: RolloutRow, response: Any, perf: Any) -> None:
+    """Fill in length, turns and time; Gym's own `ng_perf` has priority."""
+    if isinstance(perf, Mapping):
+        row.tokens, row.turns = number_of(perf.get("completion_tokens")), number_of(perf.get("num_turns"))
+    if not isinstance(response, Mapping):
+        return
+    row.time = number_of(response.get("created_at"))
+    usage = response.get("usage")
+    if row.tokens is None and isinstance(usage, Mapping):
+        row.tokens = number_of(usage.get("output_tokens"))
+    if row.turns is None:
+        row.turns = _turns(response.get("output"))
+
+
+def _turns(output: Any) -> int | None:
+    """Count the turns of the model: runs of items that it made."""
+    if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
+        return None
+    made = [is_of_model(item.get("type"), item.get("role")) for item in output]
+    return sum(mine and not before for before, mine in pairwise([False, *made]))

@@ -21,7 +21,7 @@ from samplemask.rows import UnreadableLineError, decode
 
 
 def lines_of(path):
-    return [(line.number, line.text.strip(), line.problem) for line in Lines(path)]
+    return [(line.number, bytes(line.text).strip(), line.problem) for line in Lines(path)]
 
 
 def file_with(tmp_path, content, name="rollouts.jsonl"):
