@@ -99,7 +99,13 @@ def _add_audit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="the files are shards of one run: equal indices are the same rollout",
     )
-    audit.add_argument("--jobs", type=_at_least(1), default=1, metavar="N", help="processes that read")
+    audit.add_argument(
+        "--jobs",
+        type=_at_least(1),
+        default=1,
+        metavar="N",
+        help="processes that read, from 256 MB on, where they begin to help (default 1)",
+    )
     _add_counting(audit.add_argument_group("what counts"))
     _add_checks(audit.add_argument_group("checks, for CI"))
     audit.set_defaults(run=_audit)

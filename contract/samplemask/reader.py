@@ -19,6 +19,8 @@ MAX_LISTED: Final = 100_000
 """Most unreadable lines that are kept with their reasons, over all files; all are counted."""
 
 _PIECE: Final = 1 << 26
+WORTH_PROCESSES: Final = 1 << 28
+"""Fewest bytes for which several processes read faster than one, which takes a third of a second for them."""
 
 Progress = Callable[[int], None]
 """Called after each line, or piece of a file, with its length in bytes."""
@@ -107,8 +109,8 @@ class Reader:
         file.lines += lines.count
 
     def read_all(self, parts: Sequence[Part], jobs: int, progress: Progress | None = None) -> None:
-        """Read parts in several processes; the result is that of reading them one after the other."""
-        if jobs == 1 or len(parts) < 2:
+        """Read parts, many bytes in several processes; the result is that of reading one after the other."""
+        if jobs == 1 or len(parts) < 2 or sum(map(_size, parts)) < WORTH_PROCESSES:
             for part in parts:
                 self.read(part, progress)
             return
@@ -210,6 +212,13 @@ def parts_of(runs: Sequence[RunFiles], jobs: int = 1, *, one_run: bool = False) 
                     Part("" if one_run else run.name, role, path, start, stop, digest and role == MAIN)
                 )
     return parts
+
+
+def _size(part: Part) -> int:
+    """Return how many bytes a part has on the disk."""
+    if part.stop is not None:
+        return part.stop - part.start
+    return 0 if part.path == STDIN else Path(part.path).stat().st_size - part.start
 
 
 def _pieces(path: Path | str, jobs: int) -> Iterator[tuple[int, int | None]]:

@@ -43,6 +43,7 @@ def a_mixed_run(folder, name="rollouts"):
 @pytest.mark.parametrize("piece", [4096, 8192])
 def test_several_processes_find_what_one_finds(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(reader, "_PIECE", piece)
+    monkeypatch.setattr(reader, "WORTH_PROCESSES", 2 * piece)
     paths = [a_mixed_run(tmp_path, "one"), a_mixed_run(tmp_path, "two")]
     alone = audit_files(paths).to_json()
     together = audit_files(paths, options=Options(jobs=2)).to_json()
@@ -100,9 +101,17 @@ def test_a_copy_stands_for_its_run_too(tmp_path):
 def test_standard_input_is_read_beside_files_by_several_processes(tmp_path, monkeypatch):
     stream = io.BufferedReader(io.BytesIO(b'{"reward": 0.0}\n{"reward": 1.0}\n'))
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream, close=lambda: None))
+    monkeypatch.setattr(reader, "WORTH_PROCESSES", 1)
     path = write(tmp_path, [row(0, 0, 1.0)])
     document = audit_files(["-", path], options=Options(jobs=2)).to_json()
     assert counts(document) == {"scored": 3}
+
+
+def test_a_few_bytes_are_not_worth_several_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "_PIECE", 4096)
+    monkeypatch.setattr(reader, "ProcessPoolExecutor", None)
+    path = a_mixed_run(tmp_path)
+    assert audit_files([path], options=Options(jobs=2)).to_json() == audit_files([path]).to_json()
 
 
 def test_every_line_of_every_file_is_accounted_for(tmp_path):
