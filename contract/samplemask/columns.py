@@ -106,7 +106,7 @@ class Table:
     def _add(self, rows: npt.NDArray[np.void]) -> None:
         count = self._count + len(rows)
         if count > len(self._rows):
-            self._grow(count + count // 4)
+            self._grow(count + count // 8)
         self._rows[self._count : count] = rows
         self._count = count
 

@@ -96,7 +96,7 @@ class Reader:
     def read(self, part: Part, progress: Progress | None = None) -> None:
         """Read one part after the others."""
         file = self._file(part)
-        lines = Lines(part.path, part.start, part.stop)
+        lines = Lines(part.path, part.start, part.stop, file.lines)
         for line in lines:
             try:
                 if line.problem is not None:
@@ -106,7 +106,7 @@ class Reader:
                 self._report(file, line.number, str(error))
             if progress is not None:
                 progress(len(line.text))
-        file.lines += lines.count
+        file.lines = lines.count
 
     def read_all(self, parts: Sequence[Part], jobs: int, progress: Progress | None = None) -> None:
         """Read parts, many bytes in several processes; the result is that of reading one after the other."""

@@ -104,16 +104,17 @@ class Lines:
         path: The file; "-" for standard input.
         start: For a plain file: begin with the first line that starts at this byte or later.
         stop: End before the first line that starts at this byte or later; None: at the end.
+        count: Lines before `start`.
 
     Attributes:
-        count: Lines passed so far, blank ones too; they are numbered from 1 at `start`.
+        count: Lines passed so far, blank ones too, and the number of the last one.
     """
 
-    def __init__(self, path: Path | str, start: int = 0, stop: int | None = None) -> None:
+    def __init__(self, path: Path | str, start: int = 0, stop: int | None = None, count: int = 0) -> None:
         self._path = path
         self._start = start
         self._stop = stop
-        self.count = 0
+        self.count = count
 
     def __iter__(self) -> Iterator[Line]:
         """Yield each line.
