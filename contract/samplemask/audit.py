@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -201,19 +202,21 @@ def close(ledger: Ledger, reader: Reader, options: Options) -> Audit:
 
 def broken_rules(audit: Audit) -> list[str]:
     """Return what `--strict` finds wrong, one sentence each."""
-    coverage, lost = audit.total.coverage, audit.total.coverage.masked + audit.total.coverage.failed
+    coverage, limit = audit.total.coverage, f"{audit.limit.max_lost:.1%}"
     rules = (
+        (coverage.unknown, "rollout[ is|s are] unknown: expected, but left no usable row"),
+        (audit.reader.unreadable, "line[ is|s are] unreadable"),
         (
-            coverage.unknown,
-            f"{coverage.unknown:,} rollouts are unknown: expected, but they left no usable row",
-        ),
-        (audit.reader.unreadable, f"{audit.reader.unreadable:,} lines are unreadable"),
-        (
-            audit.alarm,
-            f"{lost:,} rollouts are masked or failed, more than {audit.limit.max_lost:.1%} of those that ran",
+            (coverage.masked + coverage.failed) * audit.alarm,
+            f"rollout[ is|s are] masked or failed, more than {limit} of those that ran",
         ),
     )
-    return [text for broken, text in rules if broken]
+    return [f"{count:,} {counted(count, text)}" for count, text in rules if count]
+
+
+def counted(count: int, words: str) -> str:
+    """Return the words for a count: in each `[one|more]` the part that fits."""
+    return re.sub(r"\[(.*?)\|(.*?)\]", r"\1" if count == 1 else r"\2", words)
 
 
 def _finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import samplemask
-from samplemask.audit import Limit, Options, audit_runs, broken_rules
+from samplemask.audit import Audit, Limit, Options, audit_runs, broken_rules, counted
 from samplemask.errors import ContractError, SampleMaskError
 from samplemask.progress import progress_bar
 from samplemask.quality import Counting
@@ -126,7 +126,9 @@ def _add_counting(group: argparse._ArgumentGroup) -> None:
         help="a failed attempt in pass@k and the counted mean: one that did not pass (default), or none",
     )
     group.add_argument(
-        "--missing-as-zero", action="store_true", help="there, count rollouts that left no row as zeros too"
+        "--missing-as-zero",
+        action="store_true",
+        help="in pass@k and the counted mean, take rollouts that left no row (omitted, unknown) for zeros",
     )
     group.add_argument(
         "--expected",
@@ -200,10 +202,23 @@ def _audit(options: argparse.Namespace) -> int:
     if options.html:
         write_page(audit, Path(options.html))
     print(json.dumps(audit.to_json(), indent=2) if options.json else table(audit, Style(_wants_colour())))
+    if not any(file.rows for file in audit.reader.files):
+        raise ContractError(_nothing_read(audit, options.files))
     broken = broken_rules(audit) if options.strict else []
     for rule in broken:
         print(f"samplemask: --strict: {rule}", file=sys.stderr)
     return 1 if broken else 0
+
+
+def _nothing_read(audit: Audit, files: Sequence[str]) -> str:
+    lines = sum(file.lines for file in audit.reader.files)
+    found = (
+        f"{lines:,} {counted(lines, 'line[, and it cannot|s, and none can]')} be read" if lines else "no line"
+    )
+    return (
+        f"{', '.join(files)}: expected rollouts, one JSON object a line, found {found}. "
+        "Nothing was measured. Check the path."
+    )
 
 
 def _options(options: argparse.Namespace) -> Options:

@@ -57,12 +57,14 @@ class Summary:
         reward: Means, bounds and extremes by name; None where nothing was measured.
         kinds: Masked and failed rollouts per failure kind, most frequent first.
         scored_kinds: Scored rollouts that name a failure kind all the same.
+        without_reward: Masked and failed rollouts without a finite reward, which `reward["all"]` leaves out.
     """
 
     coverage: Coverage
     reward: dict[str, float | None]
     kinds: dict[str, int] = field(default_factory=dict)
     scored_kinds: dict[str, int] = field(default_factory=dict)
+    without_reward: int = 0
 
     @property
     def lost(self) -> int:
@@ -78,6 +80,7 @@ class Summary:
             "reward_bounds": {name: self.reward[name] for name in ("failures_as_zero", "failures_as_one")},
             "reward_counted": self.reward["counted"],
             "reward_range": {name: self.reward[name] for name in ("min", "max")},
+            "without_reward": self.without_reward,
             "kinds": self.kinds,
             "scored_kinds": self.scored_kinds,
         }
@@ -92,6 +95,7 @@ def summarize(rollouts: Rollouts, ledger: Ledger, counting: Counting) -> Summary
         _rewards(rollouts, counting),
         _counted(rollouts["kind"][lost_R], ledger),
         _counted(rollouts["kind"][scored_R], ledger),
+        int(np.isnan(rollouts["reward"][lost_R]).sum()),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from samplemask.accounting import Disposition
-from samplemask.audit import Audit
+from samplemask.audit import Audit, counted
 from samplemask.quality import Summary
 from samplemask.reader import Problem
 
@@ -111,7 +111,7 @@ def _rewards(audit: Audit, style: Style) -> Iterator[str]:
     reward = audit.total.reward
     yield ""
     yield style("bold", "mean reward")
-    yield f"  all rows      {number(reward['all']):>10}"
+    yield f"  all rows      {number(reward['all']):>10}  {without_reward(audit.total)}".rstrip()
     yield f"  scored only   {number(reward['unmasked']):>10}"
     if audit.total.coverage.masked or audit.total.coverage.failed:
         bounds = f"{number(reward['failures_as_zero'])} to {number(reward['failures_as_one'])}"
@@ -135,16 +135,31 @@ def _kinds(title: str, kinds: Mapping[str, int], style: Style) -> Iterator[str]:
 def _cost(cost: Mapping[str, Any], style: Style) -> Iterator[str]:
     if not cost["groups_affected"]:
         return
-    shift = cost["advantage_shift"]
     yield ""
     yield style("bold", "what training sees if failures count as zeros")
-    yield f"  {cost['groups_affected']:>10,}  of {cost['groups']:,} groups hold a failure"
-    yield f"  {cost['groups_with_signal_only_from_failures']:>10,}  groups differ only by a failure: noise"
-    yield f"  {cost['groups_lost']:>10,}  groups have no two measured rows left"
-    yield f"  {cost['rows_trained_on_nothing']:>10,}  failures get an advantage of their own"
-    yield f"  {cost['sign_flips']:>10,}  measured rows get an advantage of the wrong sign"
-    largest = f"largest {number(shift['largest'])}"
-    yield f"  {number(shift['mean']):>10}  mean shift of a measured row's advantage, {largest}"
+    for words, value in cost_lines(cost):
+        yield f"  {words:<52}  {value}"
+
+
+def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the failures did to training, each figure with its words."""
+    shift = cost["advantage_shift"]
+    return [
+        ("groups that hold a failure", f"{cost['groups_affected']:,} of {cost['groups']:,}"),
+        ("groups that differ only by a failure: noise", f"{cost['groups_with_signal_only_from_failures']:,}"),
+        ("groups without two measured rows left", f"{cost['groups_lost']:,}"),
+        ("failures with an advantage of their own", f"{cost['rows_trained_on_nothing']:,}"),
+        ("measured rows whose advantage has the wrong sign", f"{cost['sign_flips']:,}"),
+        ("mean shift of a measured row's advantage", number(shift["mean"])),
+        ("largest shift", number(shift["largest"])),
+    ]
+
+
+def without_reward(total: Summary) -> str:
+    """Return what the mean of all rows leaves out, or nothing."""
+    count = total.without_reward
+    words = "lost rollout[ carries|s carry] no reward and [is|are] not in it"
+    return f"{count:,} {counted(count, words)}" if count else ""
 
 
 def _safety(safety: Mapping[str, Any], style: Style) -> Iterator[str]:
@@ -171,15 +186,15 @@ def notes(audit: Audit) -> list[tuple[int, str]]:
     """Return what was odd in the files, each with its count."""
     resolved = audit.resolved
     found = (
-        (audit.reader.unreadable, "unreadable lines"),
-        (resolved.unattributed, "rows without task and rollout index, each counted as a rollout"),
-        (len(resolved.superseded), "rows superseded by another attempt"),
-        (len(resolved.duplicates), "duplicate rows, counted once"),
-        (len(resolved.stale), "stale rows in a failure sidecar: the main file has the rollout"),
-        (resolved.unexpected, "rollouts that nobody expected"),
-        (audit.reader.conflicts, "rows whose two mask_sample flags disagree; either one masks"),
+        (audit.reader.unreadable, "unreadable line[|s]"),
+        (resolved.unattributed, "row[|s] without task and rollout index, [|each ]counted as a rollout"),
+        (len(resolved.superseded), "row[|s] superseded by another attempt"),
+        (len(resolved.duplicates), "duplicate row[|s], counted once"),
+        (len(resolved.stale), "stale row[|s] in a failure sidecar: the main file has the rollout[|s]"),
+        (resolved.unexpected, "rollout[|s] that nobody expected"),
+        (audit.reader.conflicts, "row[|s] whose two mask_sample flags disagree; either one masks"),
     )
-    return [(count, text) for count, text in found if count]
+    return [(count, counted(count, text)) for count, text in found if count]
 
 
 def _notes(audit: Audit, style: Style) -> Iterator[str]:

@@ -18,7 +18,7 @@ from samplemask import charts
 from samplemask.accounting import Disposition
 from samplemask.audit import Audit
 from samplemask.errors import ContractError
-from samplemask.report import notes, number, problem_text, unsafe_kinds, visible
+from samplemask.report import cost_lines, notes, number, problem_text, unsafe_kinds, visible
 
 _MAX_ROWS: Final = 20
 
@@ -78,13 +78,17 @@ def _tiles(document: Mapping[str, Any]) -> str:
     counts, reward = document["dispositions"], document["reward"]
     expected = document["expected"]
     lost = expected - counts["scored"]
-    bounds = document["reward_bounds"]
+    bounds, without = document["reward_bounds"], document["without_reward"]
     tiles = (
         ("rollouts", f"{expected:,}", "every one counted once"),
         ("measured", _share(counts["scored"], expected), f"{counts['scored']:,} scored"),
         ("lost", _share(lost, expected), f"{lost:,} without a measurement"),
         ("mean reward, scored", number(reward["unmasked"]), _between(bounds)),
-        ("mean reward, all rows", number(reward["all"]), "failures included as they stand"),
+        (
+            "mean reward, all rows",
+            number(reward["all"]),
+            f"failures as they stand; {without:,} without reward",
+        ),
     )
     return (
         '<section class="tiles">'
@@ -144,18 +148,8 @@ def _kinds(document: Mapping[str, Any]) -> str:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    shift = cost["advantage_shift"]
-    rows = [
-        ("groups that hold a failure", f"{cost['groups_affected']:,} of {cost['groups']:,}"),
-        ("groups that differ only by a failure: noise", f"{cost['groups_with_signal_only_from_failures']:,}"),
-        ("groups without two measured rows left", f"{cost['groups_lost']:,}"),
-        ("failures with an advantage of their own", f"{cost['rows_trained_on_nothing']:,}"),
-        ("measured rows whose advantage has the wrong sign", f"{cost['sign_flips']:,}"),
-        ("mean shift of a measured row's advantage", number(shift["mean"])),
-        ("largest shift", number(shift["largest"])),
-    ]
     note = "<p>Advantage: reward minus its group's mean, as failures-as-zeros against exclusion.</p>"
-    return note + _table(("", ""), rows)
+    return note + _table(("", ""), cost_lines(cost))
 
 
 def _safety(safety: Mapping[str, Any]) -> str:

@@ -84,12 +84,29 @@ def test_a_demo_that_is_not_installed_says_so(capsys, monkeypatch):
 
 def test_strict_fails_on_unreadable_lines_and_says_why(rollouts, capsys):
     assert main(["audit", rollouts, "--strict"]) == 1
-    assert "1 lines are unreadable" in capsys.readouterr().err
+    assert "1 line is unreadable" in capsys.readouterr().err
 
 
 def test_strict_fails_on_unknown_rollouts(rollouts, capsys):
     assert main(["audit", rollouts, "--strict", "--expected", "5"]) == 1
     assert "3 rollouts are unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("", "no line"),
+        ("<PLACEHOLDER ROW>\n", "1 line, and it cannot be read"),
+        ("[1]\n\n{,\n", "3 lines, and none can be read"),
+    ],
+)
+def test_a_file_without_any_readable_line_is_no_audit(tmp_path, content, found, capsys):
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(content)
+    assert main(["audit", str(path)]) == 2
+    said = capsys.readouterr()
+    assert f"expected rollouts, one JSON object a line, found {found}. Nothing was measured." in said.err
+    assert "0 rollouts in 1 file" in said.out
 
 
 def test_strict_passes_on_a_clean_file_and_fails_above_the_threshold(tmp_path, capsys):

@@ -42,6 +42,22 @@ def test_the_table_says_what_the_audit_found(audit):
     assert ":7: not JSON" in text
 
 
+def test_one_is_said_as_one_and_two_as_two(tmp_path):
+    path = write(tmp_path, [row(0, 0, 1.0), row(0, 1, None, mask_sample=True)])
+    with path.open("a") as stream:
+        stream.write("torn\n")
+    one = audit_files([path])
+    assert re.search(r"all rows +1\.0000  1 lost rollout carries no reward and is not in it", table(one))
+    assert "1  unreadable line\n" in table(one)
+    assert "failures as they stand; 1 without reward" in page(one)
+    assert one.to_json()["without_reward"] == 1
+    with path.open("a") as stream:
+        stream.write('torn\n{"reward": null, "_ng_failure_class": "judge_failed"}\n')
+    two = audit_files([path])
+    assert re.search(r"all rows +1\.0000  2 lost rollouts carry no reward and are not in it", table(two))
+    assert "2  unreadable lines\n" in table(two)
+
+
 def test_the_table_has_no_control_characters_without_colour(audit):
     assert all(char.isprintable() or char == "\n" for char in table(audit))
 
