@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -132,8 +133,13 @@ def _is_measured(result: Any, adv_estimator: Any) -> bool:
     """
     if estimator_name(adv_estimator) in _HIDES_A_REWARD:
         return bool(np.isfinite(_rewards(result)).all())
-    first = torch.stack([result.batch[name][:, 0] for name in RESULTS])
-    return bool(torch.isfinite(first).all())
+    return all(math.isfinite(value[:, 0].sum()) for value in _results(result))
+
+
+def _results(data: Any) -> list[torch.Tensor]:
+    """Return what verl computed; its outcome estimators return one tensor twice."""
+    advantages, returns = (data.batch[name] for name in RESULTS)
+    return [advantages] if advantages is returns else [advantages, returns]
 
 
 def _sorting_uids(core_algos: ModuleType) -> tuple[Any, ...]:
@@ -158,9 +164,10 @@ def _decision(data: Any, said: RowVerdicts, codes_B: npt.NDArray[np.intp], polic
     rewards_B = _rewards(data)
     decision = decide(Rows(codes_B, rewards_B), with_rewards(said, rewards_B), policy)
     mask = data.batch["response_mask"]
-    # Two tokens among the first two columns are enough, and they are there in all but the oddest batches.
-    start = with_signal(decision, mask[:, :2].sum(dim=-1).cpu().numpy())
-    return start if start is decision else with_signal(decision, mask.sum(dim=-1).cpu().numpy())
+    two = torch.from_numpy(np.flatnonzero(decision.plan.votes_B)[:2])
+    if mask[two].sum() >= 2:  # as in all but the oddest batches
+        return decision
+    return with_signal(decision, mask.sum(dim=-1).cpu().numpy())
 
 
 def _verify(
@@ -210,7 +217,7 @@ def _estimate_isolated(
     nobodys_group = codes_B.max(initial=0) + 1
     _with_codes(run, data, np.where(plan.votes_B, codes_B, nobodys_group))
     silent = torch.from_numpy(np.flatnonzero(~plan.trains_B))
-    for value in {id(value): value for value in (data.batch[name] for name in RESULTS)}.values():
+    for value in _results(data):
         value.index_fill_(0, silent.to(value.device), 0)
 
 

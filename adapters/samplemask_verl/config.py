@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -64,6 +65,7 @@ def estimator_name(adv_estimator: Any) -> str:
     return str(getattr(adv_estimator, "value", adv_estimator))
 
 
+@lru_cache(maxsize=64)
 def is_group_relative(estimator: Any) -> bool:
     """Tell whether an estimator function compares a row with its prompt group.
 
@@ -76,7 +78,8 @@ def is_group_relative(estimator: Any) -> bool:
 def policy_for(policy: VerlPolicy, adv_estimator: Any, group_relative: bool) -> VerlPolicy:
     """Fit `min_valid` to one estimator: 1 without group statistics, else at least the host's minimum."""
     minimum = max(policy.min_valid, _HOST_MINIMUM.get(estimator_name(adv_estimator), 1))
-    return policy.model_copy(update={"min_valid": minimum if group_relative else 1})
+    fitted = minimum if group_relative else 1
+    return policy if fitted == policy.min_valid else policy.model_copy(update={"min_valid": fitted})
 
 
 def _get(section: Any, name: str) -> Any:

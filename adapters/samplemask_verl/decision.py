@@ -93,37 +93,41 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     Raises:
         OutageError: The batch is an outage and the policy says to raise.
     """
-    size = len(rows.reward_B)
-    real = np.flatnonzero(~rows.padding_B) if rows.padding_B is not None else np.arange(size)
+    reward_B = np.asarray(rows.reward_B, dtype=np.float64)
+    group_B = np.asarray(rows.group_B)
+    if rows.session_B is None and rows.padding_B is None:
+        kinds_B = np.array(verdicts.kinds_B, dtype=object)
+        said = Sessions(group_B, reward_B, verdicts.masked_B, verdicts.failed_B, kinds_B)
+        return _decide_sessions(said, policy)
+    real = np.flatnonzero(~rows.padding_B) if rows.padding_B is not None else np.arange(len(reward_B))
     if rows.order_B is not None:
         real = real[np.argsort(rows.order_B[real], kind="stable")]
     codes, final = _sessions(rows, real)
     masked_S, failed_S = np.zeros((2, len(final)), dtype=bool)
-    np.logical_or.at(masked_S, codes, verdicts.masked_B[real])
-    np.logical_or.at(failed_S, codes, verdicts.failed_B[real])
+    masked_S[codes[verdicts.masked_B[real]]] = True
+    failed_S[codes[verdicts.failed_B[real]]] = True
     kinds_S = _session_kinds(verdicts, real, codes, final, policy)
-    reward_S = np.asarray(rows.reward_B, dtype=np.float64)[final]
-    group_S = np.asarray(rows.group_B)[final]
-    sessions = Sessions(group_S, reward_S, masked_S, failed_S, np.array(kinds_S, dtype=object))
-    measured_S = np.isfinite(reward_S)
-    _never_score_without_reward(kinds_S, measured_S, policy)
+    said = Sessions(group_B[final], reward_B[final], masked_S, failed_S, np.array(kinds_S, dtype=object))
+    decision = _decide_sessions(said, policy)
+    columns = {}
+    for name in ("trains_B", "votes_B", "masked_B"):
+        columns[name] = np.zeros(len(reward_B), dtype=bool)
+        columns[name][real] = getattr(decision.plan, name)[codes]
+    counts = replace(decision.counts, trained=int(columns["trains_B"].sum()))
+    return replace(decision, plan=replace(decision.plan, **columns), counts=counts)
 
-    plan_S = plan_rows(masked_S, group_S, policy, kinds_S)
-    if plan_S.thin_groups:
-        _warn_of_singletons(group_S)
-    counts = StepCounts.of(plan_S, reward_S, kinds_S)
+
+def _decide_sessions(said: Sessions, policy: MaskPolicy) -> Decision:
+    kinds_S, measured_S = said.kinds_S.tolist(), np.isfinite(said.reward_S)
+    _never_score_without_reward(kinds_S, measured_S, policy)
+    plan = plan_rows(said.masked_S, said.group_S, policy, kinds_S)
+    if plan.thin_groups:
+        _warn_of_singletons(said.group_S)
+    counts = StepCounts.of(plan, said.reward_S, kinds_S)
     if policy.action != "ignore" and not measured_S.all():
         # loss_multiplier lets masked rows vote; a row without a number has none to give.
-        plan_S.votes_B[:] &= measured_S
-    plan = RowPlan(
-        _spread(plan_S.trains_B, codes, real, size),
-        _spread(plan_S.votes_B, codes, real, size),
-        _spread(plan_S.masked_B, codes, real, size),
-        plan_S.dropped_groups,
-        plan_S.thin_groups,
-        plan_S.outage,
-    )
-    return Decision(plan, replace(counts, trained=int(plan.trains_B.sum())), sessions)
+        plan.votes_B[:] &= measured_S
+    return Decision(plan, counts, said)
 
 
 def _warn_of_singletons(group_S: npt.NDArray[Any]) -> None:
@@ -183,11 +187,3 @@ def _never_score_without_reward(kinds_S: list[str | None], measured_S: BoolArray
     for session in np.flatnonzero(~measured_S):
         if kinds_S[session] in policy.scored_kinds:
             kinds_S[session] = REWARD_NOT_FINITE
-
-
-def _spread(
-    value_S: BoolArray, codes: npt.NDArray[np.intp], real: npt.NDArray[np.intp], size: int
-) -> BoolArray:
-    value_B = np.zeros(size, dtype=bool)
-    value_B[real] = value_S[codes]
-    return value_B

@@ -144,11 +144,15 @@ def _mapping(fields: Any) -> Mapping[str, Any]:
 
 def _read_place(place: Place, spoken: npt.NDArray[np.intp]) -> VerdictColumns:
     if isinstance(place, Mapping):
-        columns = {name: [place[name][row] for row in spoken.tolist()] for name in _READ if name in place}
+        columns = {name: _rows_of(place[name], spoken) for name in _READ if name in place}
     else:
         columns = dict(_columns([place[row] for row in spoken.tolist()], _READ))
     plain = {name: _all_unwrapped(values) for name, values in columns.items()}
     return read_columns({**plain, "reward": np.zeros(len(spoken))}, spoken)
+
+
+def _rows_of(column: Sequence[Any], rows: npt.NDArray[np.intp]) -> Sequence[Any]:
+    return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows.tolist()]
 
 
 def _all_unwrapped(values: Sequence[Any]) -> Sequence[Any]:

@@ -46,10 +46,7 @@ def _as_array(group_B: npt.ArrayLike | Sequence[Any]) -> npt.NDArray[Any]:
     if not isinstance(group_B, (list, tuple)):
         return np.asarray(group_B)
     # np.asarray would turn [1, "1"] into two equal strings and tuples into a second axis.
-    ids = np.empty(len(group_B), dtype=object)
-    for row, group in enumerate(group_B):
-        ids[row] = group
-    return ids
+    return np.fromiter(group_B, dtype=object, count=len(group_B))
 
 
 def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
@@ -77,21 +74,24 @@ def _codes_of_runs(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
     return np.repeat(codes_R, np.diff(starts, append=len(ids_B))), count
 
 
-def _plain(group: Any) -> Any:
-    """Return what a 0-d tensor holds: tensors hash by identity, so each would be its own group."""
-    return group.item() if getattr(group, "ndim", None) == 0 else group
-
-
 def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
-    codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new id gets the next number
-    if any(hasattr(kind, "item") and not issubclass(kind, np.generic) for kind in set(map(type, ids))):
-        ids = [_plain(group) for group in ids]
     try:
-        coded = np.fromiter(map(codes.__getitem__, ids), np.intp, len(ids))
-    except TypeError as error:
-        raise ContractError.of("group_B", "hashable group ids", ids[0], _TO_DO) from error
-    for group in codes:
+        codes_B, groups = _numbered(ids)
+        if any(getattr(group, "ndim", None) == 0 for group in groups):
+            raise TypeError("tensors hash by identity, so each would be its own group")
+    except TypeError:
+        ids = [group.item() if getattr(group, "ndim", None) == 0 else group for group in ids]
+        try:
+            codes_B, groups = _numbered(ids)
+        except TypeError as error:
+            raise ContractError.of("group_B", "hashable group ids", ids[0], _TO_DO) from error
+    for group in groups:
         if group is None or group != group:  # None or NaN: a row that belongs nowhere
             row = next(row for row, this in enumerate(ids) if this is group)
             raise ContractError.of(f"group_B[{row}]", "a group id", group, _TO_DO)
-    return coded, len(codes)
+    return codes_B, len(groups)
+
+
+def _numbered(ids: list[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
+    codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new id gets the next number
+    return np.fromiter(map(codes.__getitem__, ids), np.intp, len(ids)), list(codes)

@@ -237,10 +237,12 @@ def _flags(masked_B: npt.ArrayLike) -> BoolArray:
         raise ContractError.of("masked_B", "one flag per row, shape (B,)", masked_B, to_do) from error
     if flags.ndim != 1:
         raise ContractError.of("masked_B", "one flag per row, shape (B,)", flags.shape, to_do)
+    if flags.dtype.kind == "b":
+        return flags.astype(bool)
     if flags.dtype.kind == "O":  # such as a column of verl's non_tensor_batch
         is_flag = all(isinstance(flag, (bool, np.bool_)) for flag in flags)
     else:
-        is_flag = flags.dtype.kind in "biuf" and bool(np.isin(flags, (0, 1)).all())
+        is_flag = flags.dtype.kind in "iuf" and bool(np.isin(flags, (0, 1)).all())
     if is_flag or flags.size == 0:
         return flags.astype(bool)
     raise ContractError.of("masked_B", "bool, or 0 and 1", flags, to_do)
