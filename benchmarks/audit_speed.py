@@ -3,7 +3,8 @@
     python benchmarks/audit_speed.py FILE...
 
 Give real rollout files; those in NeMo Gym's wheel lie under `**/data/*rollouts*.jsonl`. Each figure is the
-best of several passes in processor time, from a warm page cache, so it compares work, not disks.
+best of several passes in processor time, from a warm page cache, so it compares work, not disks. 256 MB and
+more are also read by several processes, in wall time.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import fastsimdjson
+
 from samplemask.audit import Options, audit_files
 from samplemask.ledger import Ledger
-from samplemask.reader import Reader, parts_of
+from samplemask.reader import WORTH_PROCESSES, Reader, parts_of
 from samplemask.rollouts import Lines, find_runs
 
 PASSES = 9
@@ -41,6 +44,12 @@ def with_json_loads(path: Path) -> None:
         for line in stream:
             with contextlib.suppress(ValueError):
                 json.loads(line)
+
+
+def with_parser_only(path: Path) -> None:
+    for line in Lines(path):
+        with contextlib.suppress(ValueError):
+            fastsimdjson.parse(line.text)
 
 
 def with_lines_only(path: Path) -> None:
@@ -75,14 +84,18 @@ def measure(path: Path) -> None:
     works = {
         "json.loads, line by line": (lambda: with_json_loads(path), cpu),
         "lines only, no decoding": (lambda: with_lines_only(path), cpu),
+        "fastsimdjson's parser only": (lambda: with_parser_only(path), cpu),
         "reader, complete": (lambda: with_reader(path, fast=False), cpu),
         "reader, fast": (lambda: with_reader(path, fast=True), cpu),
         "whole audit, fast": (lambda: audit_files([path], siblings=False), cpu),
-        f"whole audit, {os.cpu_count()} processes (wall time)": (
-            lambda: audit_files([path], siblings=False, options=Options(jobs=os.cpu_count() or 1)),
-            time.perf_counter,
-        ),
     }
+    if size >= WORTH_PROCESSES:
+        for jobs in (1, os.cpu_count() or 1):
+            options = Options(jobs=jobs)
+            works[f"whole audit, {jobs} processes (wall time)"] = (
+                lambda options=options: audit_files([path], siblings=False, options=options),
+                time.perf_counter,
+            )
     lines = sum(1 for _ in Lines(path))
     print(f"{size / 1e6:.1f} MB, {lines} lines, Python {sys.version.split()[0]}")
     seconds = {name: best(work, clock) for name, (work, clock) in works.items()}

@@ -26,7 +26,6 @@ from samplemask.rows import (
     agent_of,
     attempt_of,
     index_of,
-    is_of_model,
     judged,
     number_of,
 )
@@ -62,22 +61,11 @@ class _Keys:
         return there
 
 
-class _MadeByModel(dict[Any, bool]):
-    """By the type of an item of `response.output` without a role: whether the model made it."""
-
-    def __missing__(self, kind: Any) -> bool:
-        made = is_of_model(kind, None)
-        if type(kind) is str and len(kind) < _MAX_LETTERS and len(self) < _MAX_KNOWN:
-            self[kind] = made
-        return made
-
-
 _verdicts: Final = _Keys(
     "mask_sample", "failure_kind", "failure_reason", "instance_config", "metrics", FAILURE_CLASS, *NEVER_RAN
 )
 _items: Final = _Keys("role")
 _others: Final = _Keys()
-_made_by_model: Final = _MadeByModel()
 
 
 def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadRow:
@@ -162,7 +150,8 @@ def _turns(output: Array) -> int | None:
         role = known(keys)
         if role is None:
             role = _items.learn(keys)
-        if (role and item.get("role") in NOT_THE_MODEL) or not _made_by_model[item.get("type")]:
+        kind = item.get("type")
+        if (role and item.get("role") in NOT_THE_MODEL) or (type(kind) is str and kind[-7:] == "_output"):
             model_before = False
         elif not model_before:
             turns, model_before = turns + 1, True

@@ -230,3 +230,24 @@ def test_a_file_that_cannot_be_opened_is_refused_not_taken_for_an_empty_one(tmp_
 def test_nan_and_half_an_emoji_are_read_as_python_reads_them():
     assert str(decode(b'{"reward": NaN}')["reward"]) == "nan"
     assert decode(b'{"text": "\\ud83d"}') == json.loads('{"text": "\\ud83d"}')
+
+
+def test_numbers_that_python_refuses_do_not_cost_a_line():
+    assert str(decode(b'{"x": [nan, -NaN, inf, -INFINITY]}')["x"]) == "[nan, nan, inf, -inf]"
+    assert decode(b'{"a": -inf, "text": "nan, \\"inf"}') == {"a": float("-inf"), "text": 'nan, "inf'}
+    assert decode(b'{"x": ' + b"9" * 5000 + b', "reward": 1}') == {"x": float("inf"), "reward": 1}
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"x": nanx}', b'{"x": 1nan}', b'{"x": +inf}', b'{"x": nan', b'{"x": infinit}']
+)
+def test_what_only_begins_like_such_a_number_is_refused(text):
+    with pytest.raises(UnreadableLineError, match="not JSON"):
+        decode(text)
+
+
+def test_a_line_longer_than_a_piece_is_put_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollouts, "_PIECE", 16)
+    long, short = b'{"a": "' + b"x" * 100 + b'"}', b'{"b": 1}'
+    found = lines_of(file_with(tmp_path, long + b"\n" + short + b"\n\n" + long))
+    assert found == [(1, long, None), (2, short, None), (4, long, None)]
