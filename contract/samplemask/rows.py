@@ -145,11 +145,6 @@ def decode(text: Text) -> Mapping[str, Any]:
     return parsed
 
 
-def is_of_model(kind: Any, role: Any) -> bool:
-    """Tell by type and role whether the model made an item of `response.output` (OpenAI Responses form)."""
-    return role not in NOT_THE_MODEL and not (isinstance(kind, str) and kind.endswith("_output"))
-
-
 def index_of(value: Any) -> Index:
     """Return a task or rollout index; None where the value is none."""
     if type(value) is int or value is None:
@@ -191,7 +186,7 @@ def _parsed(text: bytes) -> Any:
     except ValueError as error:
         # Numbers that Python refuses may be of no interest: NaN as C spells it, or thousands of digits, which
         # is no JSONDecodeError.
-        if not isinstance(error, json.JSONDecodeError) or words[error.pos : error.pos + 1] in "-nNiI":
+        if not isinstance(error, json.JSONDecodeError) or words[error.pos : error.pos + 1] in {*"-nNiI"}:
             with contextlib.suppress(ValueError):
                 return json.loads(_NAN_OR_INF.sub(_as_python_spells, words), parse_int=_whole_number)
         raise error from None
@@ -227,5 +222,10 @@ def _turns(output: Any) -> int | None:
     """Count the turns of the model: runs of items that it made."""
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
         return None
-    made = [is_of_model(item.get("type"), item.get("role")) for item in output]
+    made = [_is_of_model(item.get("type"), item.get("role")) for item in output]
     return sum(mine and not before for before, mine in pairwise([False, *made]))
+
+
+def _is_of_model(kind: Any, role: Any) -> bool:
+    """Tell by type and role whether the model made an item of `response.output` (OpenAI Responses form)."""
+    return role not in NOT_THE_MODEL and not (isinstance(kind, str) and kind.endswith("_output"))

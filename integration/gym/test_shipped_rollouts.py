@@ -7,7 +7,7 @@ import pytest
 
 nemo_gym = pytest.importorskip("nemo_gym", reason="NeMo Gym is not installed here (it needs Python 3.13)")
 
-from samplemask.audit import audit_files
+from samplemask.audit import Options, audit_files
 
 SITE = Path(nemo_gym.__file__).parents[1]
 FILES = sorted(
@@ -70,3 +70,12 @@ def test_the_simulation_that_sets_only_the_nested_flag():
     assert document["dispositions"]["masked"] == 2
     assert document["reward"]["all"] == pytest.approx(0.4)
     assert document["reward"]["unmasked"] == pytest.approx(2 / 3)
+
+
+def test_the_fast_reader_reads_every_shipped_row_like_the_complete_one():
+    pytest.importorskip("fastsimdjson", reason="the fast reader needs fastsimdjson")
+    fast, complete = (
+        audit_files(FILES, siblings=False, options=Options(fast=fast)).to_json() for fast in (True, False)
+    )
+    assert fast == complete
+    assert fast["expected"] > 900
