@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from samplemask.arrays import as_array
 from samplemask.errors import ContractError
 from samplemask.policy import Kinds, RowPlan, check_kinds, count_kinds
 from samplemask.verdict import FAILURE_CLASS, Verdict
@@ -80,7 +81,8 @@ class Coverage:
         if self.expected is None:
             object.__setattr__(self, "expected", known + self.unknown)
         counts = {name.value: getattr(self, name.value) for name in Disposition}
-        if min(counts.values()) < 0 or sum(counts.values()) != self.expected:
+        whole = all(isinstance(count, (int, np.integer)) for count in (*counts.values(), self.expected))
+        if not whole or min(counts.values()) < 0 or sum(counts.values()) != self.expected:
             expected = f"counts of at least 0 that add up to expected={self.expected}"
             to_do = "Count each rollout once, and expect every rollout that left a row."
             raise ContractError.of("Coverage", expected, counts, to_do)
@@ -222,7 +224,7 @@ def _mean(rewards: npt.NDArray[np.float64]) -> tuple[float, int]:
 def _rewards(reward_B: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:
     expected = f"one reward per row, shape ({rows},)"
     try:
-        rewards = np.asarray(reward_B, dtype=np.float64)
+        rewards: npt.NDArray[np.float64] = as_array(reward_B, np.float64)
     except (TypeError, ValueError) as error:
         raise ContractError.of(
             "reward_B", expected, reward_B, "Pass numbers; None where there is none."

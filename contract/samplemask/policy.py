@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
+from samplemask.arrays import as_array
 from samplemask.errors import ContractError, OutageError
 from samplemask.failure_kinds import REWARD_MISSING, REWARD_NOT_FINITE, UNSPECIFIED, check_kind
 from samplemask.groups import group_codes
@@ -232,7 +233,7 @@ def _is_outage(masked_B: BoolArray, kinds_B: Sequence[str | None] | None, policy
 def _flags(masked_B: npt.ArrayLike) -> BoolArray:
     to_do = "Pass the verdicts' mask_sample, one per row."
     try:
-        flags = np.asarray(masked_B)
+        flags = as_array(masked_B)
     except ValueError as error:  # rows of different lengths
         raise ContractError.of("masked_B", "one flag per row, shape (B,)", masked_B, to_do) from error
     if flags.ndim != 1:

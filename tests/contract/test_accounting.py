@@ -87,6 +87,8 @@ def test_an_empty_coverage_is_all_zeros():
         {"scored": 1, "unknown": 1, "expected": 3},
         {"scored": 2, "masked": -1, "expected": 1},
         {"expected": -1},
+        {"scored": 4.5, "expected": 8},
+        {"scored": 1, "expected": 1.0},
     ],
 )
 def test_counts_that_do_not_add_up_are_refused(counts):
