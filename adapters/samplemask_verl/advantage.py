@@ -21,7 +21,7 @@ from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_re
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL, ROLLOUTS
-from samplemask_verl.verdicts import RowVerdicts, read_flags, with_rewards
+from samplemask_verl.verdicts import RowVerdicts, places_of, read_flags, with_rewards
 from samplemask_verl.verify import check_unmoved, perturbed
 
 decided: ContextVar[bool] = ContextVar("samplemask_decided", default=False)
@@ -279,6 +279,8 @@ def _without_flags(selected: Any) -> Any:
     flags = selected.non_tensor_batch.get("mask_sample")
     if flags is not None:
         selected.non_tensor_batch["mask_sample"] = np.zeros(len(flags), dtype=bool)
+    if "mask_sample" in selected.batch.keys():  # noqa: SIM118
+        selected.batch["mask_sample"] = torch.zeros_like(selected.batch["mask_sample"])
     return selected
 
 
@@ -289,17 +291,7 @@ def _config(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _said(data: Any, policy: VerlPolicy) -> RowVerdicts:
     """Read what the batch says of its rows, as far as the policy needs it."""
-    return read_flags(_places(data), len(data), every_kind=bool(policy.masked_kinds))
-
-
-def _places(data: Any) -> list[Any]:
-    columns = data.non_tensor_batch
-    places: list[Any] = [columns[name] for name in ("reward_extra_info", "extra_fields") if name in columns]
-    if "extra_fields" in columns:
-        places.append(
-            [fields.get("reward_extra_info") if fields else None for fields in columns["extra_fields"]]
-        )
-    return [*places, columns]
+    return read_flags(places_of(data), len(data), every_kind=bool(policy.masked_kinds))
 
 
 def _groups(data: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Where verl keeps them (0.9.1): the V1 trainer in TransferQueue's `extra_fields`, an agent loop's own
 fields at its top and the reward function's dict under `reward_extra_info`; the legacy trainer in
-`non_tensor_batch`, as columns and as `reward_extra_info`. Every place that speaks counts.
+`non_tensor_batch`, as columns and as `reward_extra_info`. A flag may also be a column of tensors. Every
+place that speaks counts.
 """
 
 from __future__ import annotations
@@ -42,6 +43,20 @@ class RowVerdicts:
     kinds_B: list[str | None]
     stated: bool
     failed_B: npt.NDArray[np.bool_]
+
+
+def places_of(data: Any) -> list[Place]:
+    """Return where a legacy batch (DataProto) may hold verdicts, most trusted first."""
+    columns = data.non_tensor_batch
+    places: list[Place] = [columns[name] for name in ("reward_extra_info", "extra_fields") if name in columns]
+    if "extra_fields" in columns:
+        places.append(
+            [fields.get("reward_extra_info") if fields else None for fields in columns["extra_fields"]]
+        )
+    places.append(columns)
+    if "mask_sample" in data.batch.keys():  # noqa: SIM118 - a TensorDict; a flag may be a tensor column
+        places.append({"mask_sample": data.batch["mask_sample"].tolist()})
+    return places
 
 
 def read_rows(places: Sequence[Place], reward_B: npt.NDArray[np.floating[Any]]) -> RowVerdicts:

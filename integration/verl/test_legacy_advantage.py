@@ -54,6 +54,21 @@ def test_a_flag_column_takes_the_vote(flags):
     assert advantages(batch([1, 1, 0, 0], mask_sample=flags)) == [0.667, 0.0, -0.333, -0.333]
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.long, torch.float, torch.bfloat16])
+def test_a_flag_column_among_the_tensors_takes_the_vote(kind):
+    data = batch([1, 1, 0, 0])
+    data.batch["mask_sample"] = torch.tensor([0, 1, 0, 0]).to(kind)
+    assert advantages(data) == [0.667, 0.0, -0.333, -0.333]
+    assert data.batch["response_mask"].sum(dim=1).tolist() == [3, 0, 3, 3]
+
+
+def test_a_tensor_flag_that_cannot_be_read_names_its_row():
+    data = batch([1, 1, 0, 0])
+    data.batch["mask_sample"] = torch.tensor([0, 0, 2, 0])
+    with pytest.raises(ContractError, match=r"^row 2 of the batch: mask_sample"):
+        advantages(data)
+
+
 def test_each_samples_own_dict_takes_the_vote_where_columns_were_lost():
     # verl takes its columns from sample 0; each sample's whole dict survives in reward_extra_info.
     infos = [{"score": 1.0}, {"score": 1.0, "mask_sample": True}, {"score": 0.0}, None]
