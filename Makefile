@@ -20,12 +20,13 @@ VERL := .venvs/verl
 GYM := .venvs/gym
 NEMO := .venvs/nemo-rl
 TRL := .venvs/trl
+MUTANTS := .venvs/mutants
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # pip repeats one line about local package folders for every package on some machines.
 QUIET := 2> >(grep -v "is ignored: it is neither a file nor a directory" >&2)
 PYTEST := -m pytest -q
 
-.PHONY: help demo experiment test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration benchmark build clean
+.PHONY: help demo experiment test lint unit docs integration-browser integration-verl integration-gym integration-nemo-rl integration-trl integration mutants compatibility benchmark build clean
 
 help:  ## Show this help
 	@grep -E '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -71,6 +72,12 @@ integration-trl: $(TRL)/.ready  ## Tests of the guide's worked example against t
 integration: $(VERL)/.ready  ## The slower tests too: whole training runs of the real verl
 	$(VERL)/bin/python $(PYTEST) integration/verl
 
+mutants: $(MUTANTS)/.ready  ## Mutate the core and ask whether a test notices; writes docs/mutants.md (15 minutes, not in `make test`)
+	OMP_NUM_THREADS=1 $(MUTANTS)/bin/python integration/mutation/run.py --work .venvs/mutants-work --write
+
+compatibility:  ## The tests on other versions; writes docs/compatibility.md (15 minutes, not in `make test`)
+	$(PYTHON) integration/compatibility/run.py --work .venvs/compatibility --write docs/compatibility.md
+
 benchmark: $(VERL)/.ready  ## Measure against the hosts' own code and write docs/performance.md
 	$(VERL)/bin/python $(PIP_INSTALL) "pytest-benchmark>=5" $(QUIET)
 	OMP_NUM_THREADS=1 $(VERL)/bin/python $(PYTEST) benchmarks -W ignore -p no:asyncio --benchmark-disable-gc \
@@ -112,6 +119,11 @@ $(TRL)/.ready: $(VERL)/.ready integration/trl/requirements.txt
 	  "$$($(TRL)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/borrowed.pth"
 	$(TRL)/bin/python $(PIP_INSTALL) -r integration/trl/requirements.txt $(QUIET)
 	$(TRL)/bin/python $(PIP_INSTALL) -e . $(QUIET)
+	touch $@
+
+$(MUTANTS)/.ready: integration/mutation/requirements.txt
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python $(PIP_INSTALL) -r integration/mutation/requirements.txt $(QUIET)
 	touch $@
 
 $(NEMO)/.ready: pyproject.toml integration/nemo_rl/requirements.txt

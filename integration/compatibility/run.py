@@ -1,43 +1,93 @@
-"""Compatibility matrix of the contract: `python integration/compatibility/run.py --work DIR --write FILE`.
+"""Compatibility matrix: `python integration/compatibility/run.py --work DIR --write docs/compatibility.md`.
 
-Makes one environment per cell under DIR, runs the contract's tests in it, and writes the table between
-two marks of FILE (docs/compatibility.md). A Python that is not on this machine is a cell "not here".
+Makes one environment per cell under DIR, runs tests in it, and writes the tables between two marks of the
+document. A cell whose Python is not on this machine, that needs gigabytes (`--large`) or that was not asked
+for (`--only`) is "not run".
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-START, END = "<!-- contract matrix: start -->", "<!-- contract matrix: end -->"
-LOWEST, NEWEST = ("pydantic==2.7.*", "numpy==1.26.*"), ("pydantic", "numpy>=2")
-CELLS = [
-    ("3.10", *LOWEST),
-    ("3.10", *NEWEST),
-    ("3.11", *LOWEST),
-    ("3.11", *NEWEST),
-    ("3.12", *LOWEST),
-    ("3.12", *NEWEST),
-    ("3.13", "pydantic==2.8.*", "numpy==2.1.*"),
-    ("3.13", *NEWEST),
-]
+START, END = "<!-- matrix: start -->", "<!-- matrix: end -->"
 CORE = "verdict* policy* groups accounting seams* errors failure_kinds import_is_light"
-TESTS = [
-    *(
-        str(path.relative_to(ROOT))
-        for name in CORE.split()
-        for path in ROOT.glob(f"tests/contract/test_{name}.py")
+TEST_TOOLS = ("pytest>=8", "hypothesis>=6.100")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table: cells that run the same tests.
+
+    Attributes:
+        title: Its heading.
+        shown: The packages whose versions are shown.
+        tests: Paths, from the repository's root.
+        cells: Python and what is installed in it.
+        large: Requirements that bring gigabytes; installed only with `--large`.
+    """
+
+    title: str
+    shown: tuple[str, ...]
+    tests: tuple[str, ...]
+    cells: tuple[tuple[str, tuple[str, ...]], ...]
+    large: tuple[str, ...] = ()
+
+
+def tests_of_core() -> tuple[str, ...]:
+    found = (path for name in CORE.split() for path in ROOT.glob(f"tests/contract/test_{name}.py"))
+    names = [str(path.relative_to(ROOT)) for path in sorted(found)]
+    return (*names, *(f"tests/testing/test_{name}.py" for name in ("batches", "public_cases", "responses")))
+
+
+def verl(version: str, *others: str) -> tuple[str, tuple[str, ...]]:
+    """Return the cell of one version of verl, with what its trainer needs."""
+    lines = (ROOT / "integration/verl/requirements.txt").read_text().splitlines()
+    kept = [line for line in lines if line and not line.startswith(("#", "verl=="))]
+    return "3.11", (f"verl=={version}", *others, *kept)
+
+
+LOWEST, NEWEST = ("pydantic==2.7.*", "numpy==1.26.*"), ("pydantic", "numpy>=2")
+PARTS = (
+    Part(
+        "The contract: its core and the test kit",
+        ("pydantic", "numpy"),
+        tests_of_core(),
+        (
+            *((python, each) for python in ("3.10", "3.11", "3.12") for each in (LOWEST, NEWEST)),
+            ("3.13", ("pydantic==2.8.*", "numpy==2.1.*")),  # the first that have files for it
+            ("3.13", NEWEST),
+        ),
     ),
-    *(f"tests/testing/test_{name}.py" for name in ("batches", "public_cases", "responses")),
-]
-VERSIONS = """
-import numpy, platform, pydantic
-print(platform.python_version(), pydantic.VERSION, numpy.__version__)
-"""
+    Part(
+        "torch: the adapters on stand-ins, and tensors in the contract",
+        ("torch", "numpy"),
+        (
+            "tests/adapters",
+            "tests/contract/test_groups.py",
+            "tests/contract/test_verdict_rewards.py",
+            "tests/testing",
+        ),
+        tuple(("3.11", (f"torch=={version}", "wrapt>=1.16", "numpy", "pydantic")) for version in
+              ("2.9.1", "2.11.0", "2.13.0", "2.14.1")),
+        large=("torch==2.9.1", "torch==2.11.0", "torch==2.14.1"),
+    ),
+    Part(
+        "verl: the estimators and the legacy trainer's advantage stage, on real verl",
+        ("verl", "torch", "numpy"),
+        tuple(
+            f"integration/verl/test_{name}.py"
+            for name in ("estimators", "legacy_advantage", "components", "legacy_stage")
+        ),
+        (verl("0.8.0", "numpy<2"), verl("0.9.1")),
+    ),
+)  # fmt: skip
 
 
 def run(command: list, **options) -> subprocess.CompletedProcess:
@@ -53,65 +103,89 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def environment(work: Path, python: str, pydantic: str, numpy: str) -> Path | None:
+def environment(work: Path, python: str, packages: tuple[str, ...]) -> Path | None:
     """Return the interpreter of a cell's environment, made if need be; None without such a Python."""
-    home = work / re.sub(r"[^a-z0-9.]+", "-", f"py{python}-{pydantic}-{numpy}")
+    home = work / re.sub(r"[^a-z0-9.]+", "-", "-".join((f"py{python}", *packages)))[:80]
     interpreter = home / "bin" / "python"
     if not (home / ".ready").exists():
         found = find_python(python)
         if found is None:
             return None
         run([found, "-m", "venv", "--clear", str(home)]).check_returncode()
-        packages = [pydantic, numpy, "pytest>=8", "hypothesis>=6.100"]
-        done = run([interpreter, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *packages])
+        pip = [interpreter, "-m", "pip", "install", "--quiet"]
+        run([*pip, "--upgrade", "pip>=25.1"])
+        done = run([*pip, "--prefer-binary", *packages, *TEST_TOOLS])
         if done.returncode:
             raise SystemExit(f"{home.name}: {done.stderr[-2000:]}")
         (home / ".ready").touch()
     return interpreter
 
 
-def cell(work: Path, tests: list[str], python: str, pydantic: str, numpy: str) -> tuple[str, bool]:
-    """Return one row of the table, and whether it is all right."""
-    interpreter = environment(work, python, pydantic, numpy)
-    if interpreter is None:
-        return f"| {python} | {pydantic} | {numpy} | not on this machine |", True
-    versions = run([interpreter, "-c", VERSIONS]).stdout.split()
+def versions(interpreter: Path, names: tuple[str, ...]) -> list[str]:
+    """Return the version of Python and of each package."""
+    code = "import importlib.metadata as m, json, platform, sys\n"
+    code += "print(json.dumps([platform.python_version(), *map(m.version, sys.argv[1:])]))"
+    return json.loads(run([interpreter, "-c", code, *names]).stdout)
+
+
+def tested(work: Path, part: Part, interpreter: Path) -> tuple[str, bool]:
+    """Run a part's tests; return what pytest counted, and whether it is all right."""
     paths = os.pathsep.join(str(ROOT / name) for name in ("contract", "adapters"))
     variables = {**os.environ, "PYTHONPATH": paths, "HYPOTHESIS_STORAGE_DIRECTORY": str(work / ".hypothesis")}
-    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], env=variables)
+    done = run([interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *part.tests], env=variables)
     (work / "last.log").write_text(done.stdout + done.stderr)
-    counts = re.findall(r"(\d+) (passed|failed|errors?|skipped)", done.stdout.strip().splitlines()[-1])
-    said = ", ".join(f"{count} {what}" for count, what in counts) or "no test ran"
-    print(*versions, said, file=sys.stderr)
     if done.returncode:
-        print(done.stdout[-3000:], file=sys.stderr)
-    return f"| {' | '.join(versions)} | {said} |", done.returncode == 0
+        print(done.stdout[-3000:], done.stderr[-1000:], file=sys.stderr)
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    counts = re.findall(r"(\d+) (passed|failed|errors?|skipped)", last)
+    return ", ".join(f"{count} {what}" for count, what in counts) or "no test ran", done.returncode == 0
+
+
+def row(part: Part, python: str, packages: tuple[str, ...], options) -> tuple[str, bool]:
+    """Return one row of a table, and whether it is all right."""
+    named = [next((each for each in packages if each.startswith(name)), "") for name in part.shown]
+    label = " ".join((python, *named))
+    reason, interpreter = None, None
+    if options.only and not any(text in label for text in options.only):
+        reason = "not run"
+    elif not options.large and set(packages) & set(part.large):
+        reason = "not run: it needs gigabytes (`--large`)"
+    else:
+        interpreter = environment(options.work, python, packages)
+        reason = None if interpreter else "not run: no such Python on this machine"
+    if reason:
+        return f"| {' | '.join((python, *named))} | {reason} |", True
+    found = versions(interpreter, part.shown)
+    said, good = tested(options.work, part, interpreter)
+    print(*found, said, file=sys.stderr, flush=True)
+    return f"| {' | '.join(found)} | {said} |", good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder for the environments; kept")
-    parser.add_argument("--write", type=Path, help="document whose table is replaced")
-    parser.add_argument("--only", help="one Python, such as 3.12")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="what to run; the core's tests by default")
+    parser.add_argument("--write", type=Path, help="document whose tables are replaced")
+    parser.add_argument("--only", nargs="*", help="cells to run, such as 3.12 or torch or verl==0.8.0")
+    parser.add_argument("--large", action="store_true", help="also the cells that download gigabytes")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    chosen = [each for each in CELLS if options.only in (None, each[0])]
-    rows = [cell(options.work, options.tests, *each) for each in chosen]
-    head = [
-        "| Python | pydantic | numpy | tests of the core and the test kit |",
-        "| --- | --- | --- | --- |",
-    ]
-    title = ["## The contract", "", "Written by `python integration/compatibility/run.py`.", ""]
-    table = "\n".join([START, "", *title, *head, *(row for row, _ in rows), "", END])
+    lines, good = [], True
+    for part in PARTS:
+        rows = [row(part, python, packages, options) for python, packages in part.cells]
+        good = good and all(fine for _, fine in rows)
+        head = ("Python", *part.shown, "result")
+        rule = " | ".join("---" for _ in head)
+        lines += [f"### {part.title}", "", f"| {' | '.join(head)} |", f"| {rule} |"]
+        lines += [*(text for text, _ in rows), ""]
+    tables = "\n".join([START, "", *lines, END])
     if options.write:
-        text = options.write.read_text(encoding="utf-8") if options.write.exists() else "# Compatibility\n"
-        before, start, rest = text.partition(START)
-        after = rest.partition(END)[2] if start else "\n"
-        options.write.write_text(f"{before.rstrip()}\n\n{table}{after}", encoding="utf-8")
+        before, start, rest = options.write.read_text(encoding="utf-8").partition(START)
+        if not start:
+            raise SystemExit(f"{options.write}: no mark {START} to write the tables at")
+        options.write.write_text(before + tables + rest.partition(END)[2], encoding="utf-8")
     else:
-        print(table)
-    return 0 if all(good for _, good in rows) else 1
+        print(tables)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Mutation run over the core: `python integration/mutation/run.py --work DIR [--only NAME...]`.
 
 mutmut reads packages from `src/` only, and ours have two source roots, so the run happens on a copy.
-It fails when a surviving mutant is not argued in docs/mutants.md. Needs mutmut, pytest, hypothesis.
+It fails when a surviving mutant is not argued in docs/mutants.md, and a full run also when an argued
+one no longer survives. Needs what integration/mutation/requirements.txt lists.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUED = ROOT / "docs" / "mutants.md"
+START, END = "<!-- mutation run: start -->", "<!-- mutation run: end -->"
+KILLED = ("killed", "timeout", "caught by type check")
 CORE = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict", "verdict_columns")
 SELECTION = {  # modules of the adapters that choose rows
     "samplemask_nemo_rl": ("columns", "decision", "rows"),
@@ -31,6 +34,7 @@ TESTS = (
     "tests/contract/test_verdict_json.py",
     "tests/contract/test_verdict_models.py",
     "tests/contract/test_verdict_rewards.py",
+    "tests/adapters/test_nemo_rl_columns.py",
     "tests/adapters/test_nemo_rl_decision.py",
     "tests/adapters/test_nemo_rl_rows.py",
     "tests/adapters/test_verl_decision.py",
@@ -51,8 +55,10 @@ filterwarnings = ["error"]
 """
 
 
-def prepare(work: Path, files: list[str], tests: list[str]) -> None:
+def prepare(work: Path, files: list[str]) -> None:
     """Copy the sources and the fast tests into `work`, laid out as mutmut wants them."""
+    if missing := [name for name in TESTS if not (ROOT / name).exists()]:
+        raise SystemExit(f"no such tests: {missing}. Correct TESTS in {__file__}.")
     shutil.rmtree(work, ignore_errors=True)
     for root in ("contract", "adapters"):
         shutil.copytree(
@@ -60,7 +66,7 @@ def prepare(work: Path, files: list[str], tests: list[str]) -> None:
         )
     shutil.copytree(ROOT / "tests", work / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (work / "mutants" / "src").mkdir(parents=True)  # Python remembers folders that were missing at start
-    quoted = [", ".join(f'"{name}"' for name in names) for names in (files, tests)]
+    quoted = [", ".join(f'"{name}"' for name in names) for names in (files, TESTS)]
     (work / "pyproject.toml").write_text(SETTINGS.format(files=quoted[0], tests=quoted[1]))
 
 
@@ -94,43 +100,69 @@ def function_of(mutant: str) -> str:
     return re.sub(r"\.x_|x?ǁ", ".", name).replace("..", ".")
 
 
-def is_argued(function: str, after: str) -> bool:
-    text = ARGUED.read_text(encoding="utf-8") if ARGUED.exists() else ""
-    return any(f"`{function}`" in line and f"`{after}`" in line for line in text.splitlines())
+def argued_ones() -> set[tuple[str, str]]:
+    """Return function and changed line of each mutant that the document argues."""
+    rows = re.findall(r"^\| `([^`]+)` \| `(.+?)` \| ", ARGUED.read_text(encoding="utf-8"), re.MULTILINE)
+    return set(rows)
+
+
+def module_of(mutant: str) -> str:
+    return ".".join(mutant.split(".")[:2])
+
+
+def table(states: dict[str, str], argued: set[str]) -> str:
+    """Return how many mutants of each module were killed, argued, or are open."""
+    lines = ["| module | mutants | killed | argued | open |", "| --- | --- | --- | --- | --- |"]
+    for module in [*sorted(set(map(module_of, states))), "all"]:
+        names = [name for name in states if module in (module_of(name), "all")]
+        killed = sum(states[name] in KILLED for name in names)
+        said = sum(name in argued for name in names)
+        figures = (len(names), killed, said, len(names) - killed - said)
+        lines.append(f"| `{module}` | {' | '.join(map(str, figures))} |")
+    return "\n".join(lines)
+
+
+def survivors(work: Path, states: dict[str, str]) -> tuple[set[str], set[tuple[str, str]]]:
+    """Print every survivor; return the names of those that are argued, and the arguments that were used."""
+    known, argued, used = argued_ones(), set(), set()
+    for mutant in sorted(name for name, state in states.items() if state not in KILLED):
+        before, after = changed_lines(work, mutant)
+        argument = (function_of(mutant), after)
+        if argument in known:
+            argued.add(mutant)
+            used.add(argument)
+        word = "argued" if argument in known else "OPEN"
+        print(f"{word}  {argument[0]}  ({states[mutant]}, {mutant})\n  - {before}\n  + {after}")
+    return argued, used
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="scratch folder; emptied first")
     parser.add_argument("--only", nargs="*", default=[], help="files to mutate, such as policy")
-    parser.add_argument("--tests", nargs="*", default=TESTS)
     parser.add_argument("--jobs", default="1")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/mutants.md")
     options = parser.parse_args()
     wanted = [name for name in NAMES if not options.only or any(only in name for only in options.only)]
-    roots = [ROOT / "contract", ROOT / "adapters"]
-    files = [f"src/{name}.py" for name in wanted if any((root / f"{name}.py").exists() for root in roots)]
-    prepare(options.work, files, [test for test in options.tests if (ROOT / test).exists()])
+    prepare(options.work, [f"src/{name}.py" for name in wanted])
     with (options.work / "run.log").open("w") as log:
         mutmut(options.work, "run", "--max-children", options.jobs, stdout=log, stderr=log)
     states = results(options.work)
     if not states or "not checked" in states.values():
         print((options.work / "run.log").read_text()[-2000:])
         return 1
-    killed = [
-        name for name, state in states.items() if state in ("killed", "timeout", "caught by type check")
-    ]
-    open_ones = 0
-    for mutant in sorted(set(states) - set(killed)):
-        before, after = changed_lines(options.work, mutant)
-        function = function_of(mutant)
-        argued = is_argued(function, after)
-        open_ones += not argued
-        state = "argued" if argued else "OPEN"
-        print(f"{state}  {function}  ({states[mutant]}, {mutant})\n  - {before}\n  + {after}")
-    print(
-        f"{len(states)} mutants, {len(killed)} killed, {open_ones} neither killed nor argued in {ARGUED.name}"
-    )
-    return 1 if open_ones else 0
+    argued, used = survivors(options.work, states)
+    stale = argued_ones() - used if wanted == NAMES else set()
+    for function, line in sorted(stale):
+        print(f"STALE  {function}: argued, but no such mutant survives\n  + {line}")
+    figures = table(states, argued)
+    print(figures)
+    if options.write:
+        before, _, rest = ARGUED.read_text(encoding="utf-8").partition(START)
+        after = rest.partition(END)[2]
+        ARGUED.write_text(f"{before}{START}\n\n{figures}\n\n{END}{after}", encoding="utf-8")
+    survived = {name for name, state in states.items() if state not in KILLED}
+    return 1 if survived - argued or stale else 0
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Recorder:
 @pytest.mark.parametrize(
     ("groups", "calls"),
     [
-        ([[0], [0], [1], [1]], 1),  # no more rows than one call takes
+        ([[1], [1], [0], [0]], 1),  # no more rows than one call takes
         ([[0, 5], [0, 5], [1, 5], [1, 5], [2, 5]], 1),  # prompts that were not numbered
         ([[0], [1], [2], [0], [1]], 2),
     ],
@@ -112,6 +112,7 @@ def test_only_many_numbered_rows_are_split_into_calls(groups, calls, monkeypatch
     host, rewards = Recorder(), torch.arange(float(len(groups)))
     first, second = group_by_group(host, torch.tensor(groups), rewards, rewards > 0)
     assert len(host.calls) == calls
+    assert (host.calls[0][0] == [group[0] for group in groups]) is (calls == 1)
     assert (first.tolist(), second.tolist()) == ((rewards + 1).tolist(), (rewards + 2).tolist())
 
 

@@ -41,6 +41,8 @@ def test_the_account_counts_sessions_by_their_verdicts_and_not_by_the_policy():
     assert counts.kinds == {"agent_timeout": 1, "NodeFailure": 1}
     assert (counts.reward, counts.reward_unmasked) == (1.25 / 3, 1.0)
     assert decision.sessions.counts([1, 2]).scored == 0
+    assert decision.sessions.group_S.tolist() == ["a"] * 3
+    assert decide(rows("aa"), verdicts([1, 1], ["a:a", "a:b"]), scored_kind).sessions.kinds_S.dtype == object
 
 
 def test_one_flagged_row_masks_its_whole_session():
@@ -147,12 +149,17 @@ def test_most_groups_with_a_single_rollout_are_said_once(caplog, monkeypatch):
         for _ in range(2):
             decide(rows("abcc"), verdicts([0] * 4), MaskPolicy())
     (record,) = caplog.records
-    assert record.message.startswith("2 of 3 groups hold a single rollout")
+    assert record.message == (
+        "2 of 3 groups hold a single rollout, so they have no group statistics and none of them trains "
+        "(min_valid). Check what sets uid and rollout.n; algorithm.mask_sample.min_valid=1 keeps verl's "
+        "own rule for such groups. Said once."
+    )
 
 
 def test_a_group_that_failures_made_thin_is_no_reason_to_doubt_the_ids(caplog, monkeypatch):
     monkeypatch.setattr(failure_kinds, "_reported", set())
     decide(rows("aabb"), verdicts([1, 0, 1, 0]), MaskPolicy())
+    decide(rows("abb"), verdicts([0, 0, 0]), MaskPolicy())  # half of the groups are not most of them
     assert not caplog.records
 
 

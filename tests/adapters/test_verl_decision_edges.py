@@ -61,6 +61,20 @@ def test_a_remark_of_an_earlier_row_does_not_become_the_kind_of_an_unmasked_sess
     assert decision.plan.masked_B.tolist() == [False] * 4
 
 
+@pytest.mark.parametrize(
+    ("masked", "kinds"),
+    [
+        ([1, 1, 0], ["session_lost", "judge_failed", None]),  # the last flagged row's
+        ([0, 1, 0], [None, "judge_failed", "agent_timeout"]),  # not that of a final row nobody flagged
+    ],
+)
+def test_the_last_flagged_row_names_the_kind_of_its_session(masked, kinds):
+    policy = MaskPolicy(masked_kinds={"agent_timeout"})
+    made = {"kinds": [*kinds, None, None], "policy": policy, "session_B": ["s0"] * 3 + ["s1", "s2"]}
+    metrics = decided("aaaaa", [*masked, 0, 0], **made).metrics
+    assert {name for name in metrics if "/kind/" in name} == {"mask_sample/kind/judge_failed"}
+
+
 def test_the_kind_of_a_masked_session_is_the_first_that_a_masked_row_names():
     decision = decided(
         "aaaaa",

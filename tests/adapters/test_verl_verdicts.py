@@ -50,6 +50,7 @@ def test_a_failure_class_masks_whatever_the_flag():
     read = read_rows([[{"_ng_failure_class": "judge_failed", "mask_sample": False}, None, None]], ONES)
     assert read.masked_B.tolist() == [True, False, False]
     assert read.kinds_B[0] == "judge_failed"
+    assert (read.failed_B.dtype, read.failed_B.tolist()) == (bool, [True, False, False])
 
 
 def test_a_nested_flag_masks():
@@ -102,7 +103,8 @@ def test_kinds_of_unmasked_rows_are_read_on_demand():
     ],
 )
 def test_a_value_that_is_not_plainly_false_none_or_empty_says_something(column, speaks):
-    assert _says_something(column).tolist() == speaks
+    found = _says_something(column)
+    assert (found.dtype, found.tolist()) == (bool, speaks)
 
 
 FLAGS = st.sampled_from([True, False, None, 0, 1, "True", "false", "", np.True_, np.False_, np.array(True)])

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from samplemask import ContractError, OutageError, SampleMaskError, SeamError
-from samplemask.errors import shown
+from samplemask.errors import RefillError, shown
 
 
 class NoRepr:
@@ -65,6 +65,21 @@ def test_an_outage_keeps_its_own_counts():
     error = OutageError(60, 80, kinds, 0.5)
     kinds["session_lost"] = 0
     assert error.kinds == {"session_lost": 60}
+
+
+def test_a_refill_error_says_what_was_replaced_and_survives_pickling():
+    error = RefillError(7, 8, {"session_lost": 7}, groups=3, limit=2, step=11)
+    assert str(error) == (
+        "outage: step 11 would replace 3 prompt groups, more than max_refills=2 allows; "
+        "7 of their 8 rollouts are masked. Per failure kind: session_lost: 7. "
+        "Repair the environment and resume from the last checkpoint, "
+        "or set max_refills=0 to train on what there is."
+    )
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin), vars(twin)) == (RefillError, str(error), vars(error))
+    assert vars(twin) == {
+        "masked": 7, "rows": 8, "kinds": {"session_lost": 7}, "groups": 3, "limit": 2, "step": 11
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("error", [ContractError("a: b"), SeamError("c"), SampleMaskError("d")])

@@ -120,7 +120,7 @@ def test_ids_of_another_shape_are_refused(ids):
         group_codes(ids, 2)
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), np.float64("nan"), np.datetime64("NaT")])
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float64("nan"), np.datetime64("NaT", "s")])
 def test_a_missing_id_is_refused_with_its_row(missing):
     with pytest.raises(
         ContractError, match=r"^group_B\[1\]: expected a group id, found .* Pass one id per row"

@@ -27,6 +27,21 @@ def test_install_wraps_functions_and_methods_and_uninstall_puts_them_back(host):
     assert patches.seams == ()
 
 
+def test_a_class_method_stays_one(host):
+    patches, made = Patches(), seam("Trainer.made", "cls", "size")
+    patches.install([(made, mark)])
+    assert host.Trainer.made(4) == ("ours", ("Trainer", 4))
+    assert seam_status(made).active
+    patches.uninstall()
+    assert host.Trainer.made(4) == ("Trainer", 4)
+
+
+def test_a_seam_may_allow_the_host_more_parameters_after_its_own(host):
+    fewer = Seam("tiny_host.core", "mean", ("rewards",), "core.py", "a test", "never", more_allowed=True)
+    assert seam_status(fewer).problem is None
+    assert "expected parameters (rewards)" in seam_status(seam("mean", "rewards")).problem
+
+
 def test_a_wrapper_looks_like_the_original(host):
     Patches().install([(MEAN, add_100)])
     assert (host.mean.__name__, host.mean.__doc__) == ("mean", "Mean of the rewards.")

@@ -15,7 +15,7 @@ from samplemask.verdict_columns import FIELDS
 def test_a_batch_of_every_kind():
     read = read_columns(
         {
-            "reward": [1.0, 0.0, 0.0, None, math.nan, 1],
+            "reward": [1.0, 0.0, 0.0, None, math.inf, 1],
             "mask_sample": [False, True, False, False, False, None],
             "instance_config": [None, None, {"mask_sample": "true"}, {}, None, None],
             "failure_kind": ["", "session_lost", None, None, "agent_timeout", "judge_unparseable"],
@@ -45,7 +45,9 @@ def test_arrays_are_columns_too():
 def test_arrays_of_objects_and_of_text_are_read_like_lists():
     read = read_columns({"reward": np.array([1.0, None, math.nan], dtype=object)})
     assert read.kinds_B.tolist() == [None, "samplemask:reward_missing", "samplemask:reward_not_finite"]
-    assert read.masked_B.dtype == bool
+    assert (read.masked_B.dtype, read.failed_B.dtype) == (bool, bool)
+    failed = read_columns({"reward": [1.0, 0.0], "_ng_failure_class": [None, "judge_failed"]})
+    assert failed.failed_B.tolist() == [False, True]
     assert read_columns({"reward": np.array(["0.5", "2"])}).reward_B.tolist() == [0.5, 2.0]
     with pytest.raises(ContractError, match="row 1 of the batch: reward: expected a number"):
         read_columns({"reward": np.array(["0.5", "much"])})

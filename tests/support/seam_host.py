@@ -24,6 +24,10 @@ class Trainer:
     def helper(x):
         return x
 
+    @classmethod
+    def made(cls, size):
+        return cls.__name__, size
+
 not_a_function = 3
 '''
 
