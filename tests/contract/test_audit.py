@@ -312,7 +312,7 @@ def test_the_dispositions_always_add_up_overall_and_in_every_part(main, failures
 @given(random_rows, random_rows, st.randoms(use_true_random=False))
 def test_the_order_of_rows_of_different_attempts_does_not_matter(main, failures, chance: random.Random):
     distinct = {
-        (each.get("_ng_task_index"), each.get("_ng_rollout_index"), each.get("_ng_attempt_index")): each
+        (each.get("_ng_task_index"), each.get("_ng_rollout_index"), each.get("_ng_attempt_index") or 0): each
         for each in main
     }
     ordered = list(distinct.values())
