@@ -22,6 +22,12 @@ def rollouts(tmp_path):
     return str(path)
 
 
+def test_the_command_also_runs_as_a_module(rollouts):
+    command = [sys.executable, "-m", "samplemask", "audit", rollouts, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["dispositions"]["masked"] == 1
+
+
 def test_audit_prints_a_table(rollouts, capsys):
     assert main(["audit", rollouts]) == 0
     out = capsys.readouterr().out
