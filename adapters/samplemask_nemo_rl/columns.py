@@ -74,6 +74,12 @@ def read_results(full_results: Sequence[Mapping[str, Any]]) -> RowVerdicts:
     )
 
 
+def all_measured(rows: int) -> RowVerdicts:
+    """Return the verdicts of rows of which nobody said anything but their rewards."""
+    everywhere = np.ones(rows, dtype=bool)
+    return RowVerdicts(~everywhere, everywhere, everywhere, [None] * rows, ~everywhere)
+
+
 def judged_by_reward(verdicts: RowVerdicts, reward_B: npt.NDArray[np.floating[Any]]) -> RowVerdicts:
     """Mask every row whose reward is not finite, whatever its flags say."""
     finite_B = np.isfinite(reward_B)
@@ -110,8 +116,7 @@ def read_columns(batch: Mapping[str, Any]) -> RowVerdicts | None:
     flags = flags.reshape(-1).tolist() if isinstance(flags, torch.Tensor) else list(flags)
     masked = np.array([bool(read_flag(flag, MASKED)) for flag in flags], dtype=bool)
     if DETAILS not in batch:
-        everywhere = np.ones_like(masked)
-        return RowVerdicts(masked, everywhere, everywhere, [None] * len(masked), ~everywhere)
+        return replace(all_measured(len(masked)), masked_B=masked)
     details = batch[DETAILS].cpu().numpy().astype(np.uint8).reshape(len(masked), 1 + MAX_KIND_LENGTH)
     kinds = [row.tobytes().rstrip(b"\0").decode(errors="replace") or None for row in details[:, 1:]]
     measured, stated, failed = ((details[:, 0] & bit) != 0 for bit in (_MEASURED, _STATED, _FAILED))

@@ -12,7 +12,7 @@ import torch
 
 from samplemask.policy import MaskPolicy
 from samplemask_nemo_rl import decision
-from samplemask_nemo_rl.columns import MASKED, VOTES, judged_by_reward, read_columns
+from samplemask_nemo_rl.columns import VOTES, all_measured, judged_by_reward, read_columns
 from samplemask_nemo_rl.decision import DecidedRows, decided_rows, ledger, plan_verdicts, rows_of
 from samplemask_nemo_rl.rows import (
     code_column,
@@ -113,14 +113,15 @@ def _decided(
     if handed is not None:
         decided_rows.set(None)
         return handed
-    if batch is None or MASKED not in batch:
-        return None
-    if VOTES in batch:
+    if batch is not None and VOTES in batch:
         return rows_of(batch)  # type: ignore[arg-type]
-    verdicts = read_columns(batch)
-    assert verdicts is not None
     session = getattr(estimator, ATTRIBUTE, None) or Session(_default_policy(estimator), "default")
     reward_B = decision.as_numbers(rewards)
+    verdicts = None if batch is None else read_columns(batch)
+    if verdicts is None:
+        if session.switched_off or np.isfinite(reward_B).all():
+            return None
+        verdicts = all_measured(len(reward_B))  # no verdicts here: only rewards that are no numbers count
     verdicts = judged_by_reward(verdicts, reward_B)
     plan = plan_verdicts(verdicts, codes_B, session)
     decision.enter(plan, verdicts, reward_B, session)

@@ -10,10 +10,12 @@ pytest.importorskip("torch", reason="torch is not installed here")
 import nemo_rl_standins as host
 import torch
 
+from samplemask import MaskPolicy
 from samplemask_nemo_rl import estimators, loops, rollouts
 from samplemask_nemo_rl.columns import MASKED, VOTES, read_columns
 from samplemask_nemo_rl.decision import DecidedRows, decided_rows, ledger
 from samplemask_nemo_rl.placeholders import MARK, adopt_prompts, placeholder_result, prompt_key
+from samplemask_nemo_rl.session import ATTRIBUTE, Session
 from samplemask_nemo_rl.workers import with_import_path, worker_hook
 
 NAN = float("nan")
@@ -75,6 +77,15 @@ def test_the_form_of_the_answer_is_kept_when_nobody_votes():
     whole, nothing = advantages(host.RawRewardAdvantageEstimator(), [1.0, 2.0], [True, True])
     assert whole.tolist() == [[0], [0]]
     assert nothing is None
+
+
+def test_a_reward_that_is_no_number_does_not_poison_a_group_of_which_nobody_said_anything():
+    result = advantages(host.GRPOAdvantageEstimator(), [1.0, 0.0, NAN, 1.0], None)
+    assert result[:, 0].tolist() == pytest.approx([1 / 3, -2 / 3, 0, 1 / 3])
+    assert ledger.publish()["mask_sample/kind/samplemask:reward_not_finite"] == 1.0
+    estimator = host.GRPOAdvantageEstimator()
+    setattr(estimator, ATTRIBUTE, Session(MaskPolicy(action="ignore"), "here", switched_off=True))
+    assert torch.isnan(advantages(estimator, [1.0, 0.0, NAN, 1.0], None)).all()
 
 
 def test_a_decision_made_earlier_is_used_as_it_is():
