@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from samplemask.arrays import as_array
 from samplemask.errors import ContractError
 
 _TO_DO = "Pass one id per row, such as verl's uid or the index of the prompt."
@@ -44,7 +45,7 @@ def group_codes(group_B: npt.ArrayLike | Sequence[Any], rows: int) -> tuple[npt.
 
 def _as_array(group_B: npt.ArrayLike | Sequence[Any]) -> npt.NDArray[Any]:
     if not isinstance(group_B, (list, tuple)):
-        return np.asarray(group_B)
+        return as_array(group_B)
     # np.asarray would turn [1, "1"] into two equal strings and tuples into a second axis.
     return np.fromiter(group_B, dtype=object, count=len(group_B))
 

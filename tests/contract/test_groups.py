@@ -72,6 +72,7 @@ def test_torch_tensors_of_no_dimension_group_by_value():
     torch = pytest.importorskip("torch")
     assert partition([torch.tensor(5), torch.tensor(7), torch.tensor(5)]) == [[0, 2], [1]]
     assert partition(torch.tensor([5, 7, 5])) == [[0, 2], [1]]
+    assert partition(torch.tensor([5.0, 7.0, 5.0], dtype=torch.bfloat16)) == [[0, 2], [1]]
 
 
 def test_a_number_and_its_text_are_two_groups_in_a_list():
