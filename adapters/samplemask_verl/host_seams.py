@@ -193,8 +193,27 @@ V1_ADVANTAGE = Seam(
     attribute="PPOTrainer._compute_advantage",
     parameters=("self", "batch", "metrics"),
     source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
-    why="Reads verdicts from TransferQueue and lets verl compute advantages on the rows that vote.",
+    why="Judges the rows that verl reads and lets verl compute advantages on those that vote.",
     removable_when="verl selects extra_fields for the advantage stage and excludes masked rows itself.",
+)
+
+V1_READ = Seam(
+    module="transfer_queue",
+    attribute="kv_batch_get",
+    parameters=("keys", "partition_id", "select_fields"),
+    source="TransferQueue 0.1.11, transfer_queue/interface.py",
+    why="Lets the read of V1's advantage stage bring the verdicts too; other reads pass through.",
+    removable_when="verl selects extra_fields for the advantage stage.",
+)
+
+V1_WRITE = Seam(
+    module="transfer_queue",
+    attribute="kv_batch_put",
+    parameters=("keys", "partition_id", "fields", "tags"),
+    source="TransferQueue 0.1.11, transfer_queue/interface.py",
+    why="Lets the write of V1's advantage stage carry the marks of its rows; other writes pass through.",
+    removable_when="verl's advantage stage excludes masked rows itself.",
+    more_allowed=True,
 )
 
 V1_START = Seam(

@@ -77,10 +77,12 @@ def _patch_legacy(module: ModuleType) -> None:
 
 
 def _patch_v1(module: ModuleType) -> None:
-    from samplemask_verl import refill, steps, v1
+    from samplemask_verl import refill, stage_queue, steps, v1
 
     _patch(
         [
+            (seams.V1_READ, stage_queue.wrap_get),
+            (seams.V1_WRITE, stage_queue.wrap_put),
             (seams.V1_ADVANTAGE, v1.wrap_compute_advantage(module)),
             (seams.V1_START, _checking_policy),
             (seams.V1_STEP, steps.wrap_step),

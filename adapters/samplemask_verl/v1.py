@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,6 +20,7 @@ from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_f
 from samplemask_verl.decision import Decision, Rows, decide
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.refill import GroupVerdict, Judge, judge_groups
+from samplemask_verl.stage_queue import marking, reading
 from samplemask_verl.steps import state_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, read_rows, unwrapped
 from samplemask_verl.verify import check_unmoved, other_content
@@ -36,24 +38,52 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
             policy = policy_of(self.config.algorithm)
             if not acts(policy):
                 return original(self, batch, metrics)
-            stored = _read(host, batch)
-            verdicts = _verdicts(stored)
-            warn_if_silent(verdicts)
-            decision = _decide(host, self.config.algorithm, batch, stored, verdicts, policy)
-            state_of(self).add(batch.keys, decision)
-            metrics.update(decision.metrics)
-            if decision.plan.changes_nothing:
-                return original(self, batch, metrics)
+
+            def judge(stored: Any) -> None:
+                verdicts = _verdicts(stored)
+                warn_if_silent(verdicts)
+                decision = _decide(host, self.config.algorithm, batch, stored, verdicts, policy)
+                state_of(self).add(batch.keys, decision)
+                metrics.update(decision.metrics)
+                if not decision.plan.changes_nothing:
+                    raise _RowsAreSilentError(decision.plan, stored)
+
+            try:
+                with reading(_verdict_fields(batch), judge), _deciding():
+                    return original(self, batch, metrics)
+            except _RowsAreSilentError as found:
+                plan, stored = found.plan, found.stored
+            marks_B = exclusion_column(plan.trains_B, _padding(batch), policy.denominator)
             before = _Before.of(host, self, batch) if policy.verify else None
-            written = _estimate(original, self, batch, metrics, decision.plan)
+            with marking(marks_B[torch.from_numpy(plan.votes_B)]):
+                written = _estimate(original, self, batch, metrics, plan)
             if before is not None:
-                _verify(host, original, before, batch, decision.plan, stored)
+                _verify(host, original, before, batch, plan, stored)
             fields = _stage_fields(self.config.algorithm, written)
-            return _silence(host, batch, decision.plan, fields, stored, policy.denominator)
+            silenced = _silence(host, batch, plan, fields, stored, marks_B)
+            return silenced if written is None else _joined(host, batch, written, silenced)
 
         return _compute_advantage
 
     return make
+
+
+class _RowsAreSilentError(Exception):
+    """Ends verl's stage as soon as it has read its rows: it has to run on fewer."""
+
+    def __init__(self, plan: RowPlan, stored: Any) -> None:
+        super().__init__()
+        self.plan, self.stored = plan, stored
+
+
+@contextmanager
+def _deciding() -> Iterator[None]:
+    """Tell the wrapper around `compute_advantage` that its rows are decided."""
+    token = decided.set(True)
+    try:
+        yield
+    finally:
+        decided.reset(token)
 
 
 def split_key(key: str) -> tuple[str, int] | None:
@@ -63,9 +93,13 @@ def split_key(key: str) -> tuple[str, int] | None:
 
 
 def _read(host: ModuleType, batch: Any) -> Any:
-    written_by_reward_model = [name for name in VERDICT_FIELDS if name in (batch.fields or ())]
-    fields = ["uid", "extra_fields", "rm_scores", *written_by_reward_model]
+    fields = ["uid", "rm_scores", *_verdict_fields(batch)]
     return host.tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+
+
+def _verdict_fields(batch: Any) -> list[str]:
+    written_by_reward_model = [name for name in VERDICT_FIELDS if name in (batch.fields or ())]
+    return ["extra_fields", *written_by_reward_model]
 
 
 def make_judge(
@@ -124,12 +158,9 @@ def _estimate(
     voters = [key for key, votes in zip(batch.keys, plan.votes_B, strict=True) if votes]
     if not voters:
         return None
-    token = decided.set(True)
-    try:
+    with _deciding():
         voting = batch if len(voters) == len(batch.keys) else batch.select_keys(voters)
         return original(trainer, voting, metrics)
-    finally:
-        decided.reset(token)
 
 
 @dataclass(frozen=True)
@@ -204,23 +235,30 @@ def _put(
 
 
 def _silence(
-    host: ModuleType, batch: Any, plan: RowPlan, fields: list[str], stored: Any, denominator: str
+    host: ModuleType, batch: Any, plan: RowPlan, fields: list[str], stored: Any, marks_B: torch.Tensor
 ) -> Any:
     """Write zeros for the rows that do not train, and the mark that takes them out of the loss."""
     silent = np.flatnonzero(~plan.trains_B)
-    lengths = stored["rm_scores"].offsets().diff()[torch.from_numpy(silent)].tolist()
+    rows = torch.from_numpy(silent)
+    lengths = stored["rm_scores"].offsets().diff()[rows].tolist()
     zeros = {name: _zeros(lengths) for name in fields}
     zeros.update(dict.fromkeys(MASKS, _zeros(lengths, torch.int64)))
-    host.tq.kv_batch_put(
+    zeros[EXCLUSION] = marks_B[rows]
+    return host.tq.kv_batch_put(
         keys=[batch.keys[row] for row in silent],
         partition_id=batch.partition_id,
         fields=TensorDict(zeros, batch_size=len(silent)),
     )
-    column = exclusion_column(plan.trains_B, _padding(batch), denominator)
-    return host.tq.kv_batch_put(
+
+
+def _joined(host: ModuleType, batch: Any, written: Any, silenced: Any) -> Any:
+    """Return the whole batch as TransferQueue describes it, from what was written for its two parts."""
+    tags = {key: tag for part in (written, silenced) for key, tag in zip(part.keys, part.tags, strict=True)}
+    return host.KVBatchMeta(
         keys=list(batch.keys),
+        tags=[tags[key] for key in batch.keys],
         partition_id=batch.partition_id,
-        fields=TensorDict({EXCLUSION: column}, batch_size=len(column)),
+        fields=[name for name in silenced.fields if name in written.fields],
     )
 
 

@@ -13,8 +13,9 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdaptiveKLContro
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from samplemask import ContractError, OutageError
+from samplemask import ContractError, OutageError, SeamError, failure_kinds
 from samplemask_verl import masked, scored
+from samplemask_verl.loss import EXCLUDED, EXCLUSION, KEPT
 from samplemask_verl.verify import VerificationError
 
 COUNTER = itertools.count()
@@ -119,11 +120,13 @@ def test_the_flag_is_read_from_the_agent_loop_too(flag):
     assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
 
 
-def test_a_healthy_step_is_verls_own_and_publishes_nothing_new():
+def test_a_healthy_step_is_verls_own_and_publishes_nothing_new(monkeypatch):
+    monkeypatch.setattr(failure_kinds, "_reported", set())
     batch, metrics = put([scored(reward) for reward in (1.0, 1.0, 0.0, 0.0)]), {}
     trainer()._compute_advantage(batch, metrics)
     assert advantages(batch) == [0.5, 0.5, -0.5, -0.5]
     assert metrics == {}
+    assert "verl:no verdict" not in failure_kinds._reported
 
 
 def test_a_fully_masked_batch_gives_zeros():
@@ -282,7 +285,7 @@ def test_verify_finds_an_estimator_that_keeps_state(monkeypatch):
         trainer("stateful", mask_sample={"verify": True})._compute_advantage(batch, {})
 
 
-def test_a_step_reads_once_more_and_writes_only_when_rows_are_masked(monkeypatch):
+def test_only_a_step_with_masked_rows_reads_and_writes_once_more(monkeypatch):
     def calls(infos, **policy):
         queue, batch = MagicMock(wraps=tq), put(infos)
         monkeypatch.setattr(trainer_base, "tq", queue)
@@ -290,6 +293,26 @@ def test_a_step_reads_once_more_and_writes_only_when_rows_are_masked(monkeypatch
         return [call[0].removeprefix("kv_batch_") for call in queue.method_calls]
 
     assert calls(FOUR, action="ignore") == ["get", "put"]
-    assert calls([scored(1.0), scored(0.0)]) == ["get", "get", "put"]
-    # Twice more: zeros for the masked rows, and one number for each row that tells the engine.
-    assert calls(FOUR) == ["get", "get", "put", "put", "put"]
+    assert calls([scored(1.0), scored(0.0)]) == ["get", "put"]
+    assert calls(FOUR) == ["get", "get", "put", "put"]
+    assert calls([masked("session_lost")] * 2) == ["get", "put"]  # verl's stage has no row to run on
+
+
+def test_every_row_of_a_masked_step_is_marked_and_described_as_it_was():
+    batch = put(FOUR)
+    stored = tq.kv_batch_put(batch.keys, "train", tags=[{"seq_len": row} for row in range(4)])
+    result = trainer()._compute_advantage(batch, {})
+    marks = tq.kv_batch_get(batch.keys, "train", [EXCLUSION])[EXCLUSION]
+    assert marks.tolist() == [KEPT, EXCLUDED, KEPT, KEPT]
+    assert (result.keys, result.partition_id) == (batch.keys, "train")
+    assert [tag["seq_len"] for tag in result.tags] == [0, 1, 2, 3]
+    assert set(result.fields) == {*stored.fields, "advantages", "returns", EXCLUSION}
+
+
+def test_a_stage_that_does_not_read_its_rows_is_refused(monkeypatch):
+    monkeypatch.setattr(trainer_base, "tq", MagicMock())
+    monkeypatch.setattr(trainer_base, "DataProto", MagicMock())
+    monkeypatch.setattr(trainer_base, "compute_advantage_for_multi_trajectories", MagicMock())
+    monkeypatch.setattr(trainer_base, "response_to_nested", lambda *_: torch.zeros(4, 1))
+    with pytest.raises(SeamError, match=r"expected it to read its rows .* found no such read"):
+        trainer()._compute_advantage(MagicMock(__len__=lambda _: 4), {})
