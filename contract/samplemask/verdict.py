@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
 
-import numpy as np
-from pydantic import AliasChoices, BaseModel, RootModel
+from pydantic import AliasChoices, BaseModel
 from pydantic_core import from_json
 
 from samplemask.errors import ContractError
@@ -218,7 +218,8 @@ def _item(value: Any) -> Any:
         return value
     try:
         item = value.item()
-        return float(item) if isinstance(item, np.floating) else item
+        numpy = sys.modules.get("numpy")  # loaded where there is such an item, and slow to load elsewhere
+        return float(item) if numpy is not None and isinstance(item, numpy.floating) else item
     except Exception:  # noqa: BLE001 - a tensor without data (torch's meta device) raises its own error
         return value
 
@@ -226,10 +227,9 @@ def _item(value: Any) -> Any:
 def _fields(response: Any) -> Mapping[str, Any]:
     if type(response) is dict or isinstance(response, Mapping):  # asking an abstract class is slow
         return cast("Mapping[str, Any]", response)
-    if isinstance(response, RootModel):
-        return _fields(response.root)
     if isinstance(response, BaseModel):
-        return dict(_model_fields(response))
+        is_root = response.__pydantic_root_model__
+        return _fields(response.root) if is_root else dict(_model_fields(response))  # type: ignore[attr-defined]
     if isinstance(response, (bytes, bytearray, str)):
         return _json_object(response)
     raise ContractError.of(

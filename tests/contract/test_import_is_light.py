@@ -13,8 +13,27 @@ def run(code: str) -> str:
 
 
 def test_importing_samplemask_loads_no_trainer():
-    code = f"import samplemask, sys; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"from samplemask import *; import sys; print([name for name in {HEAVY} if name in sys.modules])"
     assert run(code) == "[]"
+
+
+def test_reading_a_verdict_does_not_load_numpy_and_importing_samplemask_not_even_pydantic():
+    loaded = "import sys; print([name for name in ('numpy', 'pydantic') if name in sys.modules])"
+    assert run(f"import samplemask; {loaded}") == "[]"
+    code = f"from samplemask import read_verdict; print(read_verdict({{'reward': 1}}).reward); {loaded}"
+    assert run(code) == "1.0\n['pydantic']"
+
+
+def test_a_public_name_is_the_same_object_wherever_it_is_imported_from():
+    code = (
+        "import samplemask; from importlib import import_module\n"
+        "for home, names in samplemask._HOMES.items():\n"
+        "    module = import_module(f'samplemask.{home}')\n"
+        "    assert all(getattr(samplemask, name) is getattr(module, name) for name in names)\n"
+        "print(sorted(sum(samplemask._HOMES.values(), ())) == sorted(samplemask.__all__),\n"
+        "      set(samplemask.__all__) <= set(dir(samplemask)), hasattr(samplemask, 'plan_row'))"
+    )
+    assert run(code) == "True True False"
 
 
 def test_samplemask_works_where_torch_and_trainers_cannot_be_imported():
