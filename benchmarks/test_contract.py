@@ -20,14 +20,28 @@ def groups(rows, ids):
         return np.repeat(prompts, GROUP)
     text = np.array([f"{prompt:08x}-0000-4000-8000-{prompt:012x}" for prompt in prompts])
     fixed_B = np.repeat(text, GROUP)
-    return fixed_B if ids == "uuids, fixed width" else fixed_B.astype(object)
+    if ids == "uuids, fixed width":
+        return fixed_B
+    if ids.endswith("shuffled"):
+        np.random.default_rng(0).shuffle(fixed_B)
+    return fixed_B.astype(object)
 
 
-@pytest.mark.parametrize("ids", ["integers", "uuids, objects", "uuids, fixed width"])
-@pytest.mark.parametrize("rows", [100_000, 1_000_000, 10_000_000])
-def test_plan_rows(measure, turn, rows, ids):
+ROWS = (100_000, 1_000_000, 10_000_000)
+IDS = ("integers", "uuids, objects", "uuids, objects, shuffled", "uuids, fixed width")
+
+
+def skip_what_takes_long(rows, ids, turn):
     if rows > 1_000_000 and ids != "integers" and (turn or ids != "uuids, objects"):
-        pytest.skip("10,000,000 fixed-width uuids take 1.4 GB; objects are measured once")
+        pytest.skip(
+            "10,000,000 fixed-width uuids take 1.4 GB; objects are measured once, as they lie together"
+        )
+
+
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_plan_rows(measure, turn, rows, ids):
+    skip_what_takes_long(rows, ids, turn)
     group_B = groups(rows, ids)
     masked_B = np.random.default_rng(0).random(rows) < 0.1
     said = {"table": "plan_rows", "rows": rows, "case": ids}
@@ -41,6 +55,23 @@ def test_plan_rows(measure, turn, rows, ids):
         lambda: group_B,
         rounds=1 if rows > 1_000_000 else 3,
         **said,
+    )
+
+
+@pytest.mark.parametrize("ids", ["uuids, objects", "uuids, objects, shuffled"])
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_dictionary_for_scale(measure, turn, rows, ids):
+    skip_what_takes_long(rows, ids, turn)
+    group_B = groups(rows, ids).tolist()
+    rounds = 1 if rows > 1_000_000 else 3
+    case = f"for scale: dict.fromkeys, {ids}"
+    measure(
+        dict.fromkeys,
+        lambda: group_B,
+        rounds,
+        table="plan_rows",
+        rows=rows,
+        case=case,
     )
 
 
@@ -79,6 +110,8 @@ IMPORTS = {
     "import pydantic": ("import pydantic; pydantic.BaseModel", "none"),
     "import pydantic, numpy": ("import pydantic, numpy; pydantic.BaseModel", "none"),
     "import samplemask": ("import samplemask", "none"),
+    "from samplemask import read_verdict": ("from samplemask import read_verdict", "none"),
+    "from samplemask import plan_rows": ("from samplemask import plan_rows", "none"),
     "import verl": ("import verl", "none"),
     "import verl, with the plugin": ("import verl", "samplemask"),
 }

@@ -96,7 +96,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     reward_B = np.asarray(rows.reward_B, dtype=np.float64)
     group_B = np.asarray(rows.group_B)
     if rows.session_B is None and rows.padding_B is None:
-        kinds_B = np.array(verdicts.kinds_B, dtype=object)
+        kinds_B = np.fromiter(verdicts.kinds_B, dtype=object, count=len(reward_B))
         said = Sessions(group_B, reward_B, verdicts.masked_B, verdicts.failed_B, kinds_B)
         return _decide_sessions(said, policy)
     real = np.flatnonzero(~rows.padding_B) if rows.padding_B is not None else np.arange(len(reward_B))
