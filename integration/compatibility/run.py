@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 START, END = "<!-- matrix: start -->", "<!-- matrix: end -->"
 CORE = "verdict* policy* groups accounting seams* errors failure_kinds import_is_light"
+ALONE = "without its dependencies: "
+"""Marks what is installed last: verl 0.8.0 wants numpy 1, which what else it needs no longer takes."""
 TEST_TOOLS = ("pytest>=8", "hypothesis>=6.100")
 
 
@@ -46,11 +48,11 @@ def tests_of_core() -> tuple[str, ...]:
     return (*names, *(f"tests/testing/test_{name}.py" for name in ("batches", "public_cases", "responses")))
 
 
-def verl(version: str, *others: str) -> tuple[str, tuple[str, ...]]:
-    """Return the cell of one version of verl, with what its trainer needs."""
+def verl(version: str) -> tuple[str, tuple[str, ...]]:
+    """Return the cell of one version of verl, with what the trainer of the tested one needs."""
     lines = (ROOT / "integration/verl/requirements.txt").read_text().splitlines()
-    kept = [line for line in lines if line and not line.startswith(("#", "verl=="))]
-    return "3.11", (f"verl=={version}", *others, *kept)
+    needed = tuple(line for line in lines if line and not line.startswith("#"))
+    return "3.11", (f"{ALONE}verl=={version}", *needed)
 
 
 LOWEST, NEWEST = ("pydantic==2.7.*", "numpy==1.26.*"), ("pydantic", "numpy>=2")
@@ -85,7 +87,7 @@ PARTS = (
             f"integration/verl/test_{name}.py"
             for name in ("estimators", "legacy_advantage", "components", "legacy_stage")
         ),
-        (verl("0.8.0", "numpy<2"), verl("0.9.1")),
+        (verl("0.8.0"), verl("0.9.1")),
     ),
 )  # fmt: skip
 
@@ -105,7 +107,7 @@ def find_python(version: str) -> str | None:
 
 def environment(work: Path, python: str, packages: tuple[str, ...]) -> Path | None:
     """Return the interpreter of a cell's environment, made if need be; None without such a Python."""
-    home = work / re.sub(r"[^a-z0-9.]+", "-", "-".join((f"py{python}", *packages)))[:80]
+    home = work / re.sub(r"[^a-z0-9.]+", "-", "-".join((f"py{python}", *packages)).replace(ALONE, ""))[:60]
     interpreter = home / "bin" / "python"
     if not (home / ".ready").exists():
         found = find_python(python)
@@ -114,9 +116,12 @@ def environment(work: Path, python: str, packages: tuple[str, ...]) -> Path | No
         run([found, "-m", "venv", "--clear", str(home)]).check_returncode()
         pip = [interpreter, "-m", "pip", "install", "--quiet"]
         run([*pip, "--upgrade", "pip>=25.1"])
-        done = run([*pip, "--prefer-binary", *packages, *TEST_TOOLS])
-        if done.returncode:
-            raise SystemExit(f"{home.name}: {done.stderr[-2000:]}")
+        alone = [name.removeprefix(ALONE) for name in packages if name.startswith(ALONE)]
+        others = [name for name in packages if not name.startswith(ALONE)]
+        for wanted in ([*others, *TEST_TOOLS], ["--no-deps", *alone] if alone else ["pip"]):
+            done = run([*pip, "--prefer-binary", *wanted])
+            if done.returncode:
+                raise SystemExit(f"{home.name}: {done.stderr[-2000:]}")
         (home / ".ready").touch()
     return interpreter
 
@@ -143,7 +148,8 @@ def tested(work: Path, part: Part, interpreter: Path) -> tuple[str, bool]:
 
 def row(part: Part, python: str, packages: tuple[str, ...], options) -> tuple[str, bool]:
     """Return one row of a table, and whether it is all right."""
-    named = [next((each for each in packages if each.startswith(name)), "") for name in part.shown]
+    bare = [each.removeprefix(ALONE) for each in packages]
+    named = [next((each for each in bare if each.startswith(name)), "") for name in part.shown]
     label = " ".join((python, *named))
     reason, interpreter = None, None
     if options.only and not any(text in label for text in options.only):
