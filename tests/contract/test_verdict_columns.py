@@ -102,6 +102,7 @@ EVERY_WORD = [True, np.True_, 1, 1.0, "true", None]
         ({"reward": EVERY_NUMBER}, 2),
         ({"reward": np.arange(4, dtype=np.longdouble)}, 1),
         ({"reward": [0.0] * 6, "mask_sample": EVERY_WORD}, 3),
+        ({"reward": [0.0] * 2, "mask_sample": np.array([0, 1])}, 2),
         ({"reward": [0.0] * 3, "instance_config": [None, {"mask_sample": True, "n": 1}, {}]}, 2),
     ],
 )
