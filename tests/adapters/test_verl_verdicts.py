@@ -1,12 +1,14 @@
 """Reading verl's rows: every place that speaks counts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from samplemask import ContractError, read_verdict
-from samplemask_verl.verdicts import _says_something, read_flags, read_rows
+from samplemask_verl.verdicts import _says_something, places_of, read_flags, read_rows
 
 ONES = np.ones(3)
 
@@ -85,6 +87,15 @@ def test_values_are_taken_out_of_tensordicts_wrapper():
     for place in ([fields], [NonTensorData(fields)], [wrapped], {"mask_sample": [wrapped["mask_sample"]]}):
         assert read_flags([place], 1).masked_B.tolist() == [True]
     assert read_flags([[NonTensorData(wrapped)]], 1).kinds_B == ["session_lost"]
+
+
+def test_a_legacy_batch_has_five_places_in_the_order_of_trust():
+    told, fields = [{"a": 1}, None], [{"reward_extra_info": {"b": 2}}, None]
+    columns = {"reward_extra_info": told, "extra_fields": fields, "mask_sample": ["true", None]}
+    tensors = {"mask_sample": np.array([True, False])}  # stands for a tensor
+    places = places_of(SimpleNamespace(non_tensor_batch=columns, batch=tensors))
+    assert places == [told, fields, [{"b": 2}, None], columns, {"mask_sample": [True, False]}]
+    assert places_of(SimpleNamespace(non_tensor_batch={}, batch={})) == [{}]
 
 
 def test_kinds_of_unmasked_rows_are_read_on_demand():
