@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from types import ModuleType
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import transfer_queue
 from tensordict import TensorDict
 
 from samplemask.policy import RowPlan
@@ -48,8 +49,11 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 if not decision.plan.changes_nothing:
                     raise _RowsAreSilentError(decision.plan, stored)
 
+            patched = host.tq is transfer_queue  # else another queue is in its place
             try:
-                with reading(_verdict_fields(batch), judge), _deciding():
+                if not patched:
+                    judge(_read(host, batch))
+                with reading(_verdict_fields(batch), judge) if patched else nullcontext(), _deciding():
                     return original(self, batch, metrics)
             except _RowsAreSilentError as found:
                 plan, stored = found.plan, found.stored
@@ -61,6 +65,8 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 _verify(host, original, before, batch, plan, stored)
             fields = _stage_fields(self.config.algorithm, written)
             silenced = _silence(host, batch, plan, fields, stored, marks_B)
+            if not patched:
+                return _put_marks(host, batch, marks_B)
             return silenced if written is None else _joined(host, batch, written, silenced)
 
         return _compute_advantage
@@ -248,6 +254,14 @@ def _silence(
         keys=[batch.keys[row] for row in silent],
         partition_id=batch.partition_id,
         fields=TensorDict(zeros, batch_size=len(silent)),
+    )
+
+
+def _put_marks(host: ModuleType, batch: Any, marks_B: torch.Tensor) -> Any:
+    return host.tq.kv_batch_put(
+        keys=list(batch.keys),
+        partition_id=batch.partition_id,
+        fields=TensorDict({EXCLUSION: marks_B}, batch_size=len(marks_B)),
     )
 
 

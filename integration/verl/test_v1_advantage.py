@@ -1,6 +1,7 @@
 """Real V1 advantage stage, real TransferQueue under Ray: the flag travels in `extra_fields`."""
 
 import itertools
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -287,9 +288,12 @@ def test_verify_finds_an_estimator_that_keeps_state(monkeypatch):
 
 def test_only_a_step_with_masked_rows_reads_and_writes_once_more(monkeypatch):
     def calls(infos, **policy):
-        queue, batch = MagicMock(wraps=tq), put(infos)
-        monkeypatch.setattr(trainer_base, "tq", queue)
-        trainer(mask_sample=policy)._compute_advantage(batch, {})
+        queue, batch = MagicMock(), put(infos)
+        with monkeypatch.context() as patch:
+            for name in ("kv_batch_get", "kv_batch_put"):
+                queue.attach_mock(MagicMock(wraps=getattr(tq, name)), name)
+                patch.setattr(tq, name, getattr(queue, name))
+            trainer(mask_sample=policy)._compute_advantage(batch, {})
         return [call[0].removeprefix("kv_batch_") for call in queue.method_calls]
 
     assert calls(FOUR, action="ignore") == ["get", "put"]
@@ -310,9 +314,24 @@ def test_every_row_of_a_masked_step_is_marked_and_described_as_it_was():
 
 
 def test_a_stage_that_does_not_read_its_rows_is_refused(monkeypatch):
-    monkeypatch.setattr(trainer_base, "tq", MagicMock())
+    monkeypatch.setattr(tq, "kv_batch_get", MagicMock())
+    monkeypatch.setattr(tq, "kv_batch_put", MagicMock())
     monkeypatch.setattr(trainer_base, "DataProto", MagicMock())
     monkeypatch.setattr(trainer_base, "compute_advantage_for_multi_trajectories", MagicMock())
     monkeypatch.setattr(trainer_base, "response_to_nested", lambda *_: torch.zeros(4, 1))
     with pytest.raises(SeamError, match=r"expected it to read its rows .* found no such read"):
         trainer()._compute_advantage(MagicMock(__len__=lambda _: 4), {})
+
+
+@pytest.mark.parametrize("infos", [FOUR, [scored(1.0), scored(0.0)], [masked("session_lost")] * 2])
+def test_another_queue_in_verls_place_is_asked_separately(monkeypatch, infos):
+    expected, batch = put(infos), put(infos)
+    trainer()._compute_advantage(expected, {})
+    calls = {name: getattr(tq, name).__wrapped__ for name in ("kv_batch_get", "kv_batch_put")}
+    monkeypatch.setattr(trainer_base, "tq", SimpleNamespace(**calls))
+    result = trainer()._compute_advantage(batch, {})
+    assert advantages(batch) == advantages(expected)
+    assert result.keys == batch.keys
+    if EXCLUSION in result.fields:
+        marks = [tq.kv_batch_get(rows.keys, "train", [EXCLUSION])[EXCLUSION] for rows in (batch, expected)]
+        assert torch.equal(*marks)
