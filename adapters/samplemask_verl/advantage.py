@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +17,7 @@ from samplemask.groups import group_codes
 from samplemask.policy import RowPlan
 from samplemask_verl.components import component_statistics
 from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_relative, policy_for, policy_of
-from samplemask_verl.decision import Decision, Rows, decide
+from samplemask_verl.decision import Decision, Rows, decide, with_signal
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL, ROLLOUTS
 from samplemask_verl.verdicts import RowVerdicts, places_of, read_flags, with_rewards
@@ -188,21 +187,6 @@ def warn_if_silent(verdicts: RowVerdicts) -> None:
     """Say once that no row of a step carried a verdict: the plugin is installed but not effective."""
     if not verdicts.stated:
         warn_once("verl:no verdict", _NO_VERDICT)
-
-
-def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
-    """Return the decision, or one in which nobody trains when the voting rows cannot be estimated.
-
-    Args:
-        decision: The decision.
-        tokens_B: Response tokens of each row; verl's whitening raises when there are fewer than two.
-    """
-    plan = decision.plan
-    if not plan.votes_B.any() or tokens_B[plan.votes_B].sum() >= 2:
-        return decision
-    nobody = np.zeros_like(plan.votes_B)
-    counts = replace(decision.counts, trained=0)
-    return replace(decision, plan=replace(plan, trains_B=nobody, votes_B=nobody), counts=counts)
 
 
 def _estimate_isolated(

@@ -130,6 +130,21 @@ def _decide_sessions(said: Sessions, policy: MaskPolicy) -> Decision:
     return Decision(plan, counts, said)
 
 
+def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
+    """Return the decision, or one in which nobody trains when the voting rows cannot be estimated.
+
+    Args:
+        decision: The decision.
+        tokens_B: int (B,), response tokens of each row; verl's whitening raises when there are fewer than two.
+    """
+    plan = decision.plan
+    if not plan.votes_B.any() or tokens_B[plan.votes_B].sum() >= 2:
+        return decision
+    nobody = np.zeros_like(plan.votes_B)
+    counts = replace(decision.counts, trained=0)
+    return replace(decision, plan=replace(plan, trains_B=nobody, votes_B=nobody), counts=counts)
+
+
 def _warn_of_singletons(group_S: npt.NDArray[Any]) -> None:
     """Say once that most groups hold one rollout: most likely they are grouped by the wrong id."""
     codes, count = group_codes(group_S, len(group_S))

@@ -16,9 +16,9 @@ import transfer_queue
 from tensordict import TensorDict
 
 from samplemask.policy import RowPlan
-from samplemask_verl.advantage import decided, warn_if_silent, with_signal
+from samplemask_verl.advantage import decided, warn_if_silent
 from samplemask_verl.config import VerlPolicy, acts, is_group_relative, policy_for, policy_of
-from samplemask_verl.decision import Decision, Rows, decide
+from samplemask_verl.decision import Decision, Rows, decide, with_signal
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.refill import GroupVerdict, Judge, judge_groups
 from samplemask_verl.stage_queue import marking, reading

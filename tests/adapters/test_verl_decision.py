@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplemask import MaskPolicy, failure_kinds
-from samplemask_verl.decision import Rows, decide
+from samplemask_verl.decision import Rows, decide, with_signal
 from samplemask_verl.verdicts import RowVerdicts
 
 
@@ -195,3 +195,17 @@ def test_a_masked_kind_of_the_final_row_outweighs_a_scored_flag():
     decision = decide(made, verdicts([1, 0, 0, 0], ["agent_timeout", "judge_failed", None, None]), policy)
     assert decision.plan.trains_B.tolist() == [False, False, True, True]
     assert decision.metrics["mask_sample/kind/judge_failed"] == 1.0
+
+
+def test_voters_with_fewer_than_two_tokens_between_them_cannot_be_estimated():
+    decision = decide(rows("aaaa"), verdicts([0, 1, 0, 1]), MaskPolicy())
+    assert with_signal(decision, np.array([1, 9, 1, 9])) is decision
+    silent = with_signal(decision, np.array([1, 9, 0, 9]))
+    assert silent.plan.trains_B.tolist() == silent.plan.votes_B.tolist() == [False] * 4
+    assert silent.plan.masked_B.tolist() == [False, True, False, True]
+    assert (silent.counts.trained, silent.counts.masked) == (0, 2)
+
+
+def test_a_batch_without_voters_stays_as_it_was_decided():
+    decision = decide(rows("aa"), verdicts([1, 1]), MaskPolicy())
+    assert with_signal(decision, np.array([1, 1])) is decision
