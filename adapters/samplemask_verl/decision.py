@@ -135,7 +135,7 @@ def with_signal(decision: Decision, tokens_B: npt.NDArray[Any]) -> Decision:
 
     Args:
         decision: The decision.
-        tokens_B: int (B,), response tokens of each row; verl's whitening raises when there are fewer than two.
+        tokens_B: int (B,), response tokens of each row; with fewer than two, verl's whitening raises.
     """
     plan = decision.plan
     if not plan.votes_B.any() or tokens_B[plan.votes_B].sum() >= 2:
