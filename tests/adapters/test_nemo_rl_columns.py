@@ -13,6 +13,7 @@ from samplemask_nemo_rl.columns import (
     DETAILS,
     MASKED,
     RowVerdicts,
+    all_measured,
     judged_by_reward,
     read_columns,
     read_results,
@@ -91,3 +92,4 @@ def test_a_reward_that_is_not_finite_is_not_measured_and_leaves_an_earlier_kind(
     assert judged.masked_B.tolist() == [True, True, False]
     assert judged.measured_B.tolist() == [False, False, True]
     assert judged.kinds_B == ["session_lost", "samplemask:reward_not_finite", "a:b"]
+    assert judged_by_reward(all_measured(2), np.array([np.nan, 1.0])).masked_B.tolist() == [True, False]
