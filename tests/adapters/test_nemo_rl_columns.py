@@ -80,6 +80,10 @@ def test_a_batch_of_no_rows_has_columns_of_flags():
         assert [array.dtype for array in arrays] == [bool] * 4
 
 
+def test_an_error_in_the_place_of_a_reward_is_a_recorded_failure():
+    assert read_results([{"error": "lost"}, {"reward": None}]).failed_B.tolist() == [True, False]
+
+
 def test_a_placeholder_is_not_measured():
     found = read_results([{"reward": 0.0, "mask_sample": True, MARK: True}, {"reward": 0.0}])
     assert found.measured_B.tolist() == [False, True]

@@ -42,7 +42,14 @@ def test_the_account_counts_sessions_by_their_verdicts_and_not_by_the_policy():
     assert (counts.reward, counts.reward_unmasked) == (1.25 / 3, 1.0)
     assert decision.sessions.counts([1, 2]).scored == 0
     assert decision.sessions.group_S.tolist() == ["a"] * 3
-    assert decide(rows("aa"), verdicts([1, 1], ["a:a", "a:b"]), scored_kind).sessions.kinds_S.dtype == object
+
+
+@pytest.mark.parametrize("session", [None, ["s0", "s1"]])
+def test_the_account_has_each_session_as_its_verdict_says(session):
+    said = verdicts([1, 1], ["a:a", "a:b"], failed=[0, 1])
+    sessions = decide(rows("aa", session_B=session), said, MaskPolicy()).sessions
+    assert (sessions.kinds_S.dtype, sessions.kinds_S.tolist()) == (object, ["a:a", "a:b"])
+    assert sessions.failed_S.tolist() == [False, True]
 
 
 def test_one_flagged_row_masks_its_whole_session():
