@@ -1,8 +1,8 @@
 """Compatibility matrix: `python integration/compatibility/run.py --work DIR --write docs/compatibility.md`.
 
 Makes one environment per cell under DIR, runs tests in it, and writes the tables between two marks of the
-document. A cell whose Python is not on this machine, that needs gigabytes (`--large`) or that was not asked
-for (`--only`) is "not run".
+document. A cell whose Python is not on this machine or that needs gigabytes (`--large`) is "not run"; one
+that was not asked for (`--only`) keeps its row.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,13 +147,22 @@ def tested(work: Path, part: Part, interpreter: Path) -> tuple[str, bool]:
     return ", ".join(f"{count} {what}" for count, what in counts) or "no test ran", done.returncode == 0
 
 
-def row(part: Part, python: str, packages: tuple[str, ...], options) -> tuple[str, bool]:
+def earlier_rows(document: Path | None) -> dict[str, list[str]]:
+    """Return the rows of each table of the document."""
+    text = document.read_text(encoding="utf-8").partition(START)[2] if document else ""
+    parts = (part.partition("\n") for part in text.partition(END)[0].split("### ")[1:])
+    return {title: re.findall(r"^\|.*\|$", body, re.MULTILINE)[2:] for title, _, body in parts}
+
+
+def row(part: Part, python: str, packages: tuple[str, ...], earlier: str | None, options) -> tuple[str, bool]:
     """Return one row of a table, and whether it is all right."""
     bare = [each.removeprefix(ALONE) for each in packages]
     named = [next((each for each in bare if each.startswith(name)), "") for name in part.shown]
     label = " ".join((python, *named))
     reason, interpreter = None, None
     if options.only and not any(text in label for text in options.only):
+        if earlier:
+            return earlier, True
         reason = "not run"
     elif not options.large and set(packages) & set(part.large):
         reason = "not run: it needs gigabytes (`--large`)"
@@ -175,9 +185,10 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="also the cells that download gigabytes")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    lines, good = [], True
+    lines, good, earlier = [], True, earlier_rows(options.write)
     for part in PARTS:
-        rows = [row(part, python, packages, options) for python, packages in part.cells]
+        kept = zip_longest(part.cells, earlier.get(part.title, [])[: len(part.cells)])
+        rows = [row(part, *cell, before, options) for cell, before in kept]
         good = good and all(fine for _, fine in rows)
         head = ("Python", *part.shown, "result")
         rule = " | ".join("---" for _ in head)
