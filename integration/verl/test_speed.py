@@ -96,8 +96,8 @@ def test_masked_rows_cost_one_copy_of_the_response_mask_and_no_selection(estimat
     made = allocations(data, estimator)
     by_numpy = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert made == stock(batch(), estimator)
-    assert mask.nbytes <= by_numpy < 1.5 * mask.nbytes  # numpy makes the copy
+    assert made == stock(batch(), estimator) + 1
+    assert by_numpy < mask.nbytes / 2
     assert data.batch["response_mask"] is not mask
     assert bool((mask == 1).all())
     assert data.batch["token_level_rewards"] is rewards
