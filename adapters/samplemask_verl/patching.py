@@ -13,7 +13,6 @@ from typing import Any
 from samplemask.errors import SeamError
 from samplemask.seams import MakeWrapper, Patches, Seam
 from samplemask_verl import host_seams as seams
-from samplemask_verl.config import policy_of
 
 logger = logging.getLogger("samplemask")
 logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))  # verl leaves the root logger at WARNING
@@ -123,6 +122,7 @@ def _patch(wrappers: list[tuple[Seam, MakeWrapper]]) -> None:
 
 def _checking_policy(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a trainer's constructor read the policy first: an error at start, not in step 400."""
+    from samplemask_verl.config import policy_of
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         policy = policy_of(config.algorithm)

@@ -4,8 +4,9 @@ Reads an environment's verdict on its own reward and decides which rows train an
 This package needs pydantic and numpy; it never imports torch or a trainer.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from samplemask.lazy import lazy_names
 
 if TYPE_CHECKING:
     from samplemask.accounting import Coverage, Disposition, step_metrics
@@ -42,14 +43,4 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:  # a type checker would take every name for a public one
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name when it is first asked for (PEP 562): reading a verdict needs no numpy."""
-        for home, names in _HOMES.items():
-            if name in names:
-                value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
-                return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
