@@ -1,10 +1,11 @@
-"""Public names that are imported when they are first asked for (PEP 562): nobody pays for the others."""
+"""Public names and submodules that are imported when they are first asked for (PEP 562)."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -24,6 +25,8 @@ def lazy_names(
                 value = getattr(import_module(f"{package}.{home}"), name)
                 setattr(sys.modules[package], name, value)
                 return value
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+            return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:  # noqa: N807

@@ -39,6 +39,12 @@ def test_a_public_name_is_the_same_object_wherever_it_is_imported_from(package):
     assert run(code) == "True True False"
 
 
+@pytest.mark.parametrize("name", ["samplemask.policy", "samplemask.failure_kinds", "samplemask_verl.config"])
+def test_a_submodule_is_there_without_being_imported_by_name(name):
+    package = name.partition(".")[0]
+    assert run(f"import {package}; print({name}.__name__)") == name
+
+
 def test_loading_verls_plugin_loads_neither_numpy_nor_pydantic():
     pytest.importorskip("wrapt")
     code = (
