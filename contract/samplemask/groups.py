@@ -77,13 +77,13 @@ def _codes_of_runs(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
 
 def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
     try:
-        codes_B, groups = _numbered(ids)
+        codes_B, groups = numbered(ids)
         if any(getattr(group, "ndim", None) == 0 for group in groups):
             raise TypeError("tensors hash by identity, so each would be its own group")
     except TypeError:
         ids = [group.item() if getattr(group, "ndim", None) == 0 else group for group in ids]
         try:
-            codes_B, groups = _numbered(ids)
+            codes_B, groups = numbered(ids)
         except TypeError as error:
             raise ContractError.of("group_B", "hashable group ids", ids[0], _TO_DO) from error
     for group in groups:
@@ -93,6 +93,7 @@ def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
     return codes_B, len(groups)
 
 
-def _numbered(ids: list[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
-    codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new id gets the next number
-    return np.fromiter(map(codes.__getitem__, ids), np.intp, len(ids)), list(codes)
+def numbered(values: list[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
+    """Number hashable values in the order in which they occur: code of each, and the value of each code."""
+    codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new value gets the next number
+    return np.fromiter(map(codes.__getitem__, values), np.intp, len(values)), list(codes)

@@ -1,8 +1,4 @@
-"""The books: every row that was seen, in compact columns.
-
-The command reads files into a ledger; a trainer's adapter can fill one step by step. Both get their
-numbers from the same `resolve`, so a run's own metrics and the audit of its files agree.
-"""
+"""The audit's books: every row that was seen, in compact columns, which `resolve` settles."""
 
 from __future__ import annotations
 

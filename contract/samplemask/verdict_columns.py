@@ -6,8 +6,6 @@ each combination that occurs is read once, by `read_verdict` itself.
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.errors import ContractError
-from samplemask.groups import group_codes
+from samplemask.groups import group_codes, numbered
 from samplemask.verdict import FAILURE_CLASS, Verdict, read_verdict
 
 FIELDS: Final = ("reward", "mask_sample", "instance_config", "failure_kind", FAILURE_CLASS)
@@ -98,8 +96,7 @@ def _coded(column: Column) -> _Coded:
     values = _as_list(column)
     if not set(map(type, values)) <= _PLAIN:
         return np.arange(len(values)), values
-    codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new value gets the next number
-    return np.fromiter(map(codes.__getitem__, values), np.intp, len(values)), list(codes)
+    return numbered(values)
 
 
 def _coded_config(column: Column) -> _Coded:
