@@ -94,7 +94,7 @@ def plot(found: Found, path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "samplemask"
     from matplotlib import pyplot
 
-    names = [name for name in ("verl grpo", "verl grpo_vectorized", "NeMo-RL grpo") if name in found]
+    names = [name for name in found if "grpo" in name]
     figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.6), squeeze=False)
     for axis, name in zip(axes[0], names, strict=True):
         for case, points in _curves(found[name]):
@@ -138,9 +138,9 @@ def main(results: list[Path]) -> None:
             ],
         ),
         "verl": "\n\n".join(
-            f"**{name}**\n\n{against_stock(found[name], memory=name != 'verl grpo')}"
-            for name in ("verl grpo_vectorized", "verl grpo")
-            if name in found
+            f"**{name}**\n\n{against_stock(found[name], memory='vectorized' in name)}"
+            for name in found
+            if name.startswith("verl ")
         ),
         "NeMo-RL": against_stock(found["NeMo-RL grpo"], memory=False) if "NeMo-RL grpo" in found else "",
         "plan_rows": planning(found["plan_rows"]),

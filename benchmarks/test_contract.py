@@ -16,19 +16,24 @@ GROUP = 16
 
 def groups(rows, ids):
     prompts = np.arange(rows // GROUP)
-    if ids == "integers":
-        return np.repeat(prompts, GROUP)
+    if "integers" in ids:
+        return np.repeat(prompts if ids == "integers" else prompts * 10**9, GROUP)
     text = np.array([f"{prompt:08x}-0000-4000-8000-{prompt:012x}" for prompt in prompts])
     fixed_B = np.repeat(text, GROUP)
-    if ids == "uuids, fixed width":
-        return fixed_B
     if ids.endswith("shuffled"):
         np.random.default_rng(0).shuffle(fixed_B)
-    return fixed_B.astype(object)
+    return fixed_B if "fixed width" in ids else fixed_B.astype(object)
 
 
 ROWS = (100_000, 1_000_000, 10_000_000)
-IDS = ("integers", "uuids, objects", "uuids, objects, shuffled", "uuids, fixed width")
+IDS = (
+    "integers",
+    "integers, far apart",
+    "uuids, objects",
+    "uuids, objects, shuffled",
+    "uuids, fixed width",
+    "uuids, fixed width, shuffled",
+)
 
 
 def skip_what_takes_long(rows, ids, turn):

@@ -1,4 +1,4 @@
-"""verl's advantage computation, stock and with samplemask. 256 response tokens, groups of 16."""
+"""verl's advantage computation, stock and with samplemask, in groups of 16."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,14 @@ from verl.trainer.ppo import ray_trainer
 
 import samplemask_verl
 
-TOKENS, GROUP = 256, 16
-ROWS = (512, 4096, 16384, 65536)
+GROUP = 16
+SHORT, LONG = 256, 2048
+"""Response tokens."""
+ROWS = {SHORT: (512, 4096, 16384, 65536), LONG: (512, 4096)}
+SIZES = [
+    *(("grpo_vectorized", tokens, rows) for tokens in ROWS for rows in ROWS[tokens]),
+    *(("grpo", SHORT, rows) for rows in ROWS[SHORT]),
+]
 CASES = ("stock", "healthy, flag column", "healthy, reward_extra_info", "10 % masked, flag column")
 
 
@@ -23,19 +29,19 @@ def _plugin():
     samplemask_verl.uninstall()
 
 
-def batch(rows, case):
+def batch(rows, case, tokens=SHORT):
     chance = np.random.default_rng(0)
-    rewards = torch.zeros(rows, TOKENS)
+    rewards = torch.zeros(rows, tokens)
     rewards[:, -1] = torch.from_numpy(chance.integers(0, 5, rows) / 4).float()
     flags = chance.random(rows) < (0.1 if "masked" in case else 0.0)
     ids = [f"{prompt:08x}-0000-4000-8000-{prompt:012x}" for prompt in range(rows // GROUP)]
-    columns = {"uid": np.repeat(ids, GROUP).astype(object)}
+    columns = {"uid": np.array(ids, dtype=object).repeat(GROUP)}  # as DataProto.repeat leaves them
     if "reward_extra_info" in case:
         infos = [{"score": 1.0, "mask_sample": bool(flag), "failure_kind": ""} for flag in flags]
         columns["reward_extra_info"] = np.array(infos, dtype=object)
     else:
         columns["mask_sample"] = flags
-    tensors = {"token_level_rewards": rewards, "response_mask": torch.ones(rows, TOKENS, dtype=torch.long)}
+    tensors = {"token_level_rewards": rewards, "response_mask": torch.ones(rows, tokens, dtype=torch.long)}
     return DataProto.from_dict(tensors=tensors, non_tensors=columns)
 
 
@@ -49,15 +55,17 @@ def megabytes(call, data):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("estimator", ["grpo_vectorized", "grpo"])
-def test_advantages(measure, turn, estimator, rows, case):
-    data = batch(rows, case)
+@pytest.mark.parametrize(("estimator", "tokens", "rows"), SIZES)
+def test_advantages(measure, turn, estimator, tokens, rows, case):
+    data = batch(rows, case, tokens)
 
     def fresh():
-        # The call adds columns and replaces the response mask: each round starts from the same batch.
+        # The call adds columns and zeroes rows of the response mask: each round starts from the same
+        # batch, and as in a trainer nobody else holds its mask.
         columns = dict(data.non_tensor_batch)
-        return DataProto(batch=data.batch.clone(recurse=False), non_tensor_batch=columns, meta_info={})
+        tensors = data.batch.clone(recurse=False)
+        tensors["response_mask"] = tensors["response_mask"].clone()
+        return DataProto(batch=tensors, non_tensor_batch=columns, meta_info={})
 
     wrapped = ray_trainer.compute_advantage
     function = wrapped.__wrapped__ if case == "stock" else wrapped
@@ -65,8 +73,8 @@ def test_advantages(measure, turn, estimator, rows, case):
     def call(data):
         return function(data, adv_estimator=estimator)
 
-    said = {"table": f"verl {estimator}", "rows": rows, "case": case}
-    if turn == 0 and rows <= 16384 and estimator != "grpo":
+    said = {"table": f"verl {estimator}, {tokens:,} response tokens", "rows": rows, "case": case}
+    if turn == 0 and rows * tokens <= 16384 * SHORT and estimator != "grpo":
         said["megabytes"] = megabytes(call, fresh())
-    quick = estimator != "grpo" and rows < 65536
+    quick = estimator != "grpo" and rows * tokens < 65536 * SHORT
     measure(call, fresh, rounds=9 if quick else 2, **said)

@@ -18,7 +18,8 @@ from samplemask.policy import RowPlan
 from samplemask_verl.components import component_statistics
 from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_relative, policy_for, policy_of
 from samplemask_verl.decision import Decision, Rows, decide, with_signal
-from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column, zero_rows
+from samplemask_verl.in_place import zero_rows_of
+from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL, ROLLOUTS
 from samplemask_verl.verdicts import RowVerdicts, places_of, read_flags, with_rewards
 from samplemask_verl.verify import check_unmoved, perturbed
@@ -243,7 +244,7 @@ def _excluding(data: Any, decision: Decision, denominator: str) -> Any:
     data.batch[EXCLUSION] = exclusion_column(plan.trains_B, None, denominator)
     for name in MASKS:
         if name in data.batch.keys():  # noqa: SIM118
-            data.batch[name] = zero_rows(data.batch[name], torch.from_numpy(~plan.trains_B))
+            zero_rows_of(data.batch, name, torch.from_numpy(~plan.trains_B))
     data.meta_info[METRICS] = decision.metrics
     data.meta_info[NO_SIGNAL] = not plan.trains_B.any()
     data.non_tensor_batch[MASKED_COLUMN] = plan.masked_B

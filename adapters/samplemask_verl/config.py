@@ -36,6 +36,9 @@ class VerlPolicy(MaskPolicy):
     verify: Annotated[bool, Field(strict=True)] = False
 
 
+_DEFAULTS = VerlPolicy()
+
+
 def policy_of(algorithm: Any) -> VerlPolicy:
     """Read the policy from verl's `algorithm` section.
 
@@ -46,7 +49,7 @@ def policy_of(algorithm: Any) -> VerlPolicy:
         ContractError: An unknown option or value, or a combination that cannot work.
     """
     options = _get(algorithm, "mask_sample")
-    policy = VerlPolicy.from_config(_plain(options), WHERE)
+    policy = _DEFAULTS if options is None else VerlPolicy.from_config(_plain(options), WHERE)
     if _get(algorithm, "use_pf_ppo") and acts(policy):
         raise ContractError.of(
             "algorithm.use_pf_ppo", "False while samplemask acts", True,

@@ -54,12 +54,14 @@ class Sessions:
     reward_S: npt.NDArray[np.float64]
     masked_S: BoolArray
     failed_S: BoolArray
-    kinds_S: npt.NDArray[np.object_]
+    kinds_S: list[str | None]
 
-    def counts(self, chosen: Any = slice(None)) -> RunCounts:
+    def counts(self, chosen: Sequence[int] | None = None) -> RunCounts:
         """Count them, or those at `chosen` positions, for the run's account."""
-        columns = (self.masked_S, self.reward_S, self.kinds_S, self.failed_S)
-        return RunCounts.of(*(column[chosen] for column in columns))
+        if chosen is None:
+            return RunCounts.of(self.masked_S, self.reward_S, self.kinds_S, self.failed_S)
+        kinds = [self.kinds_S[session] for session in chosen]
+        return RunCounts.of(self.masked_S[chosen], self.reward_S[chosen], kinds, self.failed_S[chosen])
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     reward_B = np.asarray(rows.reward_B, dtype=np.float64)
     group_B = np.asarray(rows.group_B)
     if rows.session_B is None and rows.padding_B is None:
-        kinds_B = np.fromiter(verdicts.kinds_B, dtype=object, count=len(reward_B))
-        said = Sessions(group_B, reward_B, verdicts.masked_B, verdicts.failed_B, kinds_B)
+        said = Sessions(group_B, reward_B, verdicts.masked_B, verdicts.failed_B, verdicts.kinds_B)
         return _decide_sessions(said, policy)
     real = np.flatnonzero(~rows.padding_B) if rows.padding_B is not None else np.arange(len(reward_B))
     if rows.order_B is not None:
@@ -107,7 +108,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
     masked_S[codes[verdicts.masked_B[real]]] = True
     failed_S[codes[verdicts.failed_B[real]]] = True
     kinds_S = _session_kinds(verdicts, real, codes, final, policy)
-    said = Sessions(group_B[final], reward_B[final], masked_S, failed_S, np.array(kinds_S, dtype=object))
+    said = Sessions(group_B[final], reward_B[final], masked_S, failed_S, kinds_S)
     decision = _decide_sessions(said, policy)
     columns = {}
     for name in ("trains_B", "votes_B", "masked_B"):
@@ -118,8 +119,8 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
 
 
 def _decide_sessions(said: Sessions, policy: MaskPolicy) -> Decision:
-    kinds_S, measured_S = said.kinds_S.tolist(), np.isfinite(said.reward_S)
-    _never_score_without_reward(kinds_S, measured_S, policy)
+    measured_S = np.isfinite(said.reward_S)
+    kinds_S = _without_pardon(said.kinds_S, measured_S, policy)
     plan = plan_rows(said.masked_S, said.group_S, policy, kinds_S)
     if plan.thin_groups:
         _warn_of_singletons(said.group_S)
@@ -198,7 +199,10 @@ def _weight(kind: str | None, policy: MaskPolicy) -> int:
     return 1 if kind in policy.scored_kinds else 3 if kind else 2
 
 
-def _never_score_without_reward(kinds_S: list[str | None], measured_S: BoolArray, policy: MaskPolicy) -> None:
-    for session in np.flatnonzero(~measured_S):
-        if kinds_S[session] in policy.scored_kinds:
-            kinds_S[session] = REWARD_NOT_FINITE
+def _without_pardon(kinds_S: list[str | None], measured_S: BoolArray, policy: MaskPolicy) -> list[str | None]:
+    """Return the kinds; a session without a reward has none that scores it."""
+    kinds = kinds_S.copy()
+    for session in np.flatnonzero(~measured_S).tolist():
+        if kinds[session] in policy.scored_kinds:
+            kinds[session] = REWARD_NOT_FINITE
+    return kinds

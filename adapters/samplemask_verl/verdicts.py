@@ -75,6 +75,8 @@ def read_rows(places: Sequence[Place], reward_B: npt.NDArray[np.floating[Any]]) 
 def with_rewards(said: RowVerdicts, reward_B: npt.NDArray[np.floating[Any]]) -> RowVerdicts:
     """Mask the rows without a finite reward, too; `said` is what the places say."""
     unmeasured_B = ~np.isfinite(reward_B)
+    if not unmeasured_B.any():
+        return said
     kinds = list(said.kinds_B)
     for row in np.flatnonzero(unmeasured_B & ~said.masked_B).tolist():
         kinds[row] = REWARD_NOT_FINITE

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from samplemask.arrays import as_array
 from samplemask.errors import ContractError
-from samplemask.policy import Kinds, RowPlan, check_kinds, count_kinds
+from samplemask.policy import Kinds, RowPlan, count_kinds
 from samplemask.verdict import FAILURE_CLASS, Verdict
 
 PREFIX = "mask_sample/"
@@ -142,7 +142,7 @@ class StepCounts:
             changed=_changed(plan),
             reward=_mean(rewards[finite]),
             reward_unmasked=_mean(rewards[finite & ~plan.masked_B]),
-            kinds=count_kinds(plan.masked_B, check_kinds(kinds_B, rows)),
+            kinds=count_kinds(plan.masked_B, kinds_B),
         )
 
     def __add__(self, other: StepCounts) -> StepCounts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from samplemask.arrays import as_array
 from samplemask.errors import ContractError
 
 _TO_DO = "Pass one id per row, such as verl's uid or the index of the prompt."
+_PIECE = 1 << 16  # ids that are objects at the same time: a fixed-width array makes each anew
 
 
 def group_codes(group_B: npt.ArrayLike | Sequence[Any], rows: int) -> tuple[npt.NDArray[np.intp], int]:
@@ -34,13 +35,16 @@ def group_codes(group_B: npt.ArrayLike | Sequence[Any], rows: int) -> tuple[npt.
         raise ContractError.of("group_B", f"one group id per row, shape ({rows},)", ids.shape, _TO_DO)
     if rows == 0:
         return np.zeros(0, dtype=np.intp), 0
-    if ids.dtype.kind in "biu":
-        return _codes_of_integers(ids)
+    if ids.dtype.kind in "biu" and (dense := _codes_of_dense(ids)) is not None:
+        return dense
     if ids.dtype.kind == "f" and np.isnan(ids).any():
         raise ContractError.of("group_B", "a group id in every row", ids, _TO_DO)
-    if ids.dtype.kind in "US":
-        return _codes_of_runs(ids)
-    return _codes_of_hashables(ids.tolist())
+    starts_B = _run_starts(ids)
+    if starts_B is None:
+        return _look_up(ids, range(rows))
+    starts = starts_B.nonzero()[0]
+    codes_R, count = _look_up(ids[starts], starts)
+    return codes_R[starts_B.cumsum() - 1], count
 
 
 def _as_array(group_B: npt.ArrayLike | Sequence[Any]) -> npt.NDArray[Any]:
@@ -50,12 +54,12 @@ def _as_array(group_B: npt.ArrayLike | Sequence[Any]) -> npt.NDArray[Any]:
     return np.fromiter(group_B, dtype=object, count=len(group_B))
 
 
-def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
+def _codes_of_dense(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int] | None:
+    """Number integers by their distance from the least; None where they lie too far apart."""
     low, high = int(ids_B.min()), int(ids_B.max())
     span = high - low + 1
     if span > 4 * len(ids_B) + 1024:
-        unique, codes = np.unique(ids_B, return_inverse=True)
-        return codes.reshape(-1).astype(np.intp, copy=False), len(unique)
+        return None
     if ids_B.dtype.kind == "u" and low:
         ids_B = ids_B - ids_B.min()  # in its own type: ids above 2**63 fit nowhere else
         low = 0
@@ -68,32 +72,56 @@ def _codes_of_integers(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], i
     return (np.cumsum(present) - 1).astype(np.intp, copy=False)[offset_B], int(present.sum())
 
 
-def _codes_of_runs(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]:
-    """Look up one id of each run of equal ids: rows of a group mostly lie together, and each id is copied."""
-    starts = np.flatnonzero(np.concatenate([[True], ids_B[1:] != ids_B[:-1]]))
-    codes_R, count = _codes_of_hashables(ids_B[starts].tolist())
-    return np.repeat(codes_R, np.diff(starts, append=len(ids_B))), count
+def _run_starts(ids_B: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
+    """Mark where each run of equal ids begins; None where the rows of a group do not lie together.
 
-
-def _codes_of_hashables(ids: list[Any]) -> tuple[npt.NDArray[np.intp], int]:
+    Comparing neighbours is cheaper than looking ids up, and trainers mostly keep a group together.
+    """
+    starts_B = np.ones(len(ids_B), dtype=bool)
     try:
-        codes_B, groups = numbered(ids)
+        for first in range(1, len(ids_B), _PIECE):
+            last = min(first + _PIECE, len(ids_B))
+            differs = ids_B[first:last] != ids_B[first - 1 : last - 1]
+            if 2 * np.count_nonzero(differs) > last - first:
+                return None
+            starts_B[first:last] = differs
+    except Exception:  # noqa: BLE001 - ids that cannot be compared may raise anything
+        return None
+    return starts_B
+
+
+def _look_up(
+    ids_B: npt.NDArray[Any], rows_B: Sequence[int] | npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.intp], int]:
+    """Number ids; `rows_B` is what errors call them."""
+    if ids_B.dtype.kind in "biu":
+        unique, codes_B = np.unique(ids_B, return_inverse=True)
+        return codes_B.reshape(-1).astype(np.intp, copy=False), len(unique)
+    try:
+        codes_B, groups = _numbered(ids_B)
+        if set(map(type, groups)) <= {str, bytes, int}:  # as in all but the oddest batches
+            return codes_B, len(groups)
         if any(getattr(group, "ndim", None) == 0 for group in groups):
             raise TypeError("tensors hash by identity, so each would be its own group")
     except TypeError:
-        ids = [group.item() if getattr(group, "ndim", None) == 0 else group for group in ids]
+        ids_B = _as_array([group.item() if getattr(group, "ndim", None) == 0 else group for group in ids_B])
         try:
-            codes_B, groups = numbered(ids)
+            codes_B, groups = _numbered(ids_B)
         except TypeError as error:
-            raise ContractError.of("group_B", "hashable group ids", ids[0], _TO_DO) from error
-    for group in groups:
+            raise ContractError.of("group_B", "hashable group ids", ids_B[0], _TO_DO) from error
+    for code, group in enumerate(groups):
         if group is None or group != group:  # None or NaN: a row that belongs nowhere
-            row = next(row for row, this in enumerate(ids) if this is group)
+            row = rows_B[int(np.argmax(codes_B == code))]
             raise ContractError.of(f"group_B[{row}]", "a group id", group, _TO_DO)
     return codes_B, len(groups)
 
 
-def numbered(values: list[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
-    """Number hashable values in the order in which they occur: code of each, and the value of each code."""
+def _numbered(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
+    pieces = (ids_B[start : start + _PIECE].tolist() for start in range(0, len(ids_B), _PIECE))
+    return numbered(itertools.chain.from_iterable(pieces), len(ids_B))
+
+
+def numbered(values: Iterable[Any], count: int) -> tuple[npt.NDArray[np.intp], list[Any]]:
+    """Number `count` hashable values as they occur: code of each, and the value of each code."""
     codes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # a new value gets the next number
-    return np.fromiter(map(codes.__getitem__, values), np.intp, len(values)), list(codes)
+    return np.fromiter(map(codes.__getitem__, values), np.intp, count), list(codes)

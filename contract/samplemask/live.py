@@ -7,17 +7,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import Coverage, Disposition
-from samplemask.policy import Kinds, check_kinds, count_kinds
+from samplemask.policy import Kinds, count_kinds
 from samplemask.verdict import read_verdict
 
 RUN_PREFIX = "mask_sample_run/"
 """Beside the step's own `mask_sample/`: dashboards show each as a section."""
+
+_UNITS: Final = 2**40
+_LARGEST_SUM: Final = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class RunCounts:
             scored=len(masked_B) - lost,
             masked=lost - failed,
             failed=failed,
-            kinds=count_kinds(masked_B, check_kinds(kinds_B, len(masked_B))),
+            kinds=count_kinds(masked_B, kinds_B),
             rewards=int(finite_B.sum()),
             reward_sum=scored_sum + _exact_sum(reward_B[finite_B & masked_B]),
             scored_sum=scored_sum,
@@ -150,14 +153,25 @@ class RunCounts:
 
 
 def _exact_sum(values: npt.NDArray[np.float64]) -> Fraction:
-    """Sum finite floats without any rounding: what `fsum` rounded off is summed until nothing is left."""
-    total, rest = Fraction(), values.tolist()
+    """Sum finite floats without any rounding."""
+    with np.errstate(over="ignore"):
+        units = values * float(_UNITS)  # exact, or infinite
+    if np.abs(units).max(initial=0.0) * len(units) < _LARGEST_SUM:
+        whole = units.astype(np.int64)
+        if (whole == units).all():  # as with 32-bit rewards that are not tiny
+            return Fraction(int(whole.sum()), _UNITS)
+    return _sum_of_any(values.tolist())
+
+
+def _sum_of_any(values: list[float]) -> Fraction:
+    """Sum them the slow way: what `fsum` rounded off is summed until nothing is left."""
+    total, rest = Fraction(), values.copy()
     try:
         while part := math.fsum(rest):
             total += Fraction(part)
             rest.append(-part)
     except OverflowError:  # rewards near the largest float
-        return sum(map(Fraction, values.tolist()), Fraction())
+        return sum(map(Fraction, values), Fraction())
     return total
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -184,21 +184,43 @@ def check_kinds(kinds_B: Kinds | None, rows: int) -> Sequence[str | None] | None
     Raises:
         ContractError: There is not one kind per row, or one is neither a str nor None.
     """
-    if kinds_B is None:
-        return None
-    kinds = kinds_B.tolist() if isinstance(kinds_B, np.ndarray) else kinds_B
-    fits = isinstance(kinds, Sequence) and not isinstance(kinds, str) and len(kinds) == rows
-    if not fits or not all(issubclass(kind, (str, type(None))) for kind in set(map(type, kinds))):
-        expected = f"{rows} failure kinds, one str or None per row of masked_B"
-        raise ContractError.of("kinds_B", expected, kinds_B, "Use None for a row without one.")
-    return kinds
+    kinds = _one_each(kinds_B, rows)
+    return None if kinds is None else _checked(kinds, rows)
 
 
 def count_kinds(masked_B: BoolArray, kinds_B: Kinds | None) -> dict[str, int]:
-    """Count masked rows per kind, most frequent first; `samplemask:unspecified` where none was given."""
-    rows: list[int] = np.flatnonzero(masked_B).tolist()
-    counted = Counter(UNSPECIFIED if kinds_B is None else (kinds_B[row] or UNSPECIFIED) for row in rows)
+    """Count masked rows per kind, most frequent first; `samplemask:unspecified` where none was given.
+
+    Raises:
+        ContractError: There is not one kind per row, or that of a masked row is neither a str nor None.
+    """
+    masked: list[int] = np.flatnonzero(masked_B).tolist()
+    kinds = _one_each(kinds_B, len(masked_B))
+    told = [None] * len(masked) if kinds is None else _checked([kinds[row] for row in masked], len(masked_B))
+    counted = Counter(kind or UNSPECIFIED for kind in told)
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _one_each(kinds_B: Kinds | None, rows: int) -> Sequence[Any] | None:
+    kinds = kinds_B.tolist() if isinstance(kinds_B, np.ndarray) else kinds_B
+    if kinds is None or (isinstance(kinds, Sequence) and not isinstance(kinds, str) and len(kinds) == rows):
+        return kinds
+    raise _kinds_error(rows, kinds_B)
+
+
+def _checked(kinds: Sequence[Any], rows: int) -> Sequence[str | None]:
+    try:
+        distinct: Collection[Any] = set(kinds)
+    except TypeError:  # one is not even hashable
+        distinct = kinds
+    if all(kind is None or isinstance(kind, str) for kind in distinct):
+        return kinds
+    raise _kinds_error(rows, kinds)
+
+
+def _kinds_error(rows: int, found: Any) -> ContractError:
+    expected = f"{rows} failure kinds, one str or None per row of masked_B"
+    return ContractError.of("kinds_B", expected, found, "Use None for a row without one.")
 
 
 def _masked(flags_B: BoolArray, kinds_B: Sequence[str | None] | None, policy: MaskPolicy) -> BoolArray:

@@ -96,7 +96,7 @@ def _coded(column: Column) -> _Coded:
     values = _as_list(column)
     if not set(map(type, values)) <= _PLAIN:
         return np.arange(len(values)), values
-    return numbered(values)
+    return numbered(values, len(values))
 
 
 def _coded_config(column: Column) -> _Coded:

@@ -1,6 +1,7 @@
 """A run's own account agrees exactly with the audit of the files that it wrote."""
 
 import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -48,6 +49,20 @@ def test_steps_add_up_without_any_rounding():
     nobody = np.zeros(2, dtype=bool)
     steps = [RunCounts.of(nobody, np.array(rewards)) for rewards in ([1e16, 0.1], [0.1, -1e16], [0.1, 0.1])]
     assert sum(steps, RunCounts()).reward == 0.4 / 6
+
+
+@given(
+    st.lists(
+        st.floats(allow_nan=False, allow_infinity=False)
+        | st.floats(width=32, allow_nan=False, allow_infinity=False)
+        | st.integers(-(2**22), 2**22).map(lambda units: units * 2.0**-40)
+        | st.sampled_from([2.0**22, -(2.0**22), 2.0**-41, 2.0**21 + 2.0**-31]),
+        max_size=20,
+    )
+)
+def test_sums_are_exact_whatever_the_rewards(rewards):
+    counts = RunCounts.of(np.zeros(len(rewards), dtype=bool), np.array(rewards, dtype=np.float64))
+    assert counts.reward_sum == counts.scored_sum == sum(map(Fraction, rewards), Fraction())
 
 
 def test_rewards_near_the_largest_float_have_a_mean():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplemask import ContractError
+from samplemask import ContractError, groups
 from samplemask.groups import group_codes
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -66,6 +66,64 @@ def partition(ids, rows=None) -> list[list[int]]:
 )
 def test_equal_ids_share_a_group(ids):
     assert partition(ids) == [[0, 2], [1]]
+
+
+def objects(values):
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    "kind", [str, bytes, lambda text: (text, 1), lambda text: np.array(ord(text)), lambda text: ord(text) / 2]
+)
+def test_rows_of_a_group_may_lie_together_or_apart(kind, piece, monkeypatch):
+    monkeypatch.setattr(groups, "_PIECE", piece)
+    letters = [kind(letter) if kind is not bytes else letter.encode() for letter in "aaaabbbbaaccccc"]
+    together = [[0, 1, 2, 3, 8, 9], [4, 5, 6, 7], [10, 11, 12, 13, 14]]
+    assert partition(letters) == together
+    assert partition(objects(letters)) == together
+    apart = [letters[0], letters[4], letters[10]] * 4
+    assert partition(apart) == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+
+
+def test_ids_whose_comparison_fails_are_looked_up():
+    class Odd:
+        def __init__(self, name):
+            self.name = name
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return self.name == other.name
+
+        def __ne__(self, other):
+            if other is not self:
+                raise RuntimeError("no")
+            return False
+
+    assert partition([Odd("a"), Odd("a"), Odd("b"), Odd("a")]) == [[0, 1, 3], [2]]
+
+
+def test_neighbours_are_compared_only_where_groups_lie_together(monkeypatch):
+    monkeypatch.setattr(groups, "_PIECE", 4)
+    asked = []
+
+    class Id(str):
+        def __ne__(self, other):
+            asked.append(self)
+            return str(self) != str(other)
+
+        __hash__ = str.__hash__
+
+    assert partition([Id(letter) for letter in "abcabcabcabc"]) == [
+        [0, 3, 6, 9],
+        [1, 4, 7, 10],
+        [2, 5, 8, 11],
+    ]
+    assert len(asked) == 4 + 3  # one piece, and each group with itself: is it NaN?
 
 
 def test_torch_tensors_of_no_dimension_group_by_value():
@@ -129,6 +187,8 @@ def test_a_missing_id_is_refused_with_its_row(missing):
         group_codes(["a", missing, "a"], 3)
     with pytest.raises(ContractError, match=r"^group_B\[1\]"):
         group_codes(np.array(["a", missing, "a"], dtype=object), 3)
+    with pytest.raises(ContractError, match=r"^group_B\[4\]"):
+        group_codes(["a", "a", "b", "b", missing, "b", "b", "b"], 8)
 
 
 def test_a_missing_id_in_a_float_array_is_refused():
