@@ -75,7 +75,7 @@ def _codes_of_dense(ids_B: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], int]
 def _run_starts(ids_B: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
     """Mark where each run of equal ids begins; None where the rows of a group do not lie together.
 
-    Comparing neighbours is cheaper than looking ids up, and trainers mostly keep a group together.
+    Comparing neighbours is cheaper than looking ids up, and groups lie together until ranks are balanced.
     """
     starts_B = np.ones(len(ids_B), dtype=bool)
     try:
