@@ -28,6 +28,9 @@ DETAILS = "samplemask_details"
 VOTES = "samplemask_votes"
 """bool (B,), present once a batch was decided: the row enters its group's statistics."""
 
+COMPONENT = "reward/"
+"""Prefix of NeMo-RL's own columns of reward components: float (B,), NaN where one was not measured."""
+
 _MEASURED, _STATED, _FAILED = 1, 2, 4
 _FLAGS = ("mask_sample", "instance_config", "_ng_failure_class")
 

@@ -16,7 +16,7 @@ from samplemask.accounting import PREFIX, step_metrics
 from samplemask.failure_kinds import REWARD_MISSING, warn_once
 from samplemask.live import RunCounts
 from samplemask.policy import RowPlan, plan_rows
-from samplemask_nemo_rl.columns import MASKED, VOTES, RowVerdicts, judged_by_reward, read_columns
+from samplemask_nemo_rl.columns import COMPONENT, MASKED, VOTES, RowVerdicts, judged_by_reward, read_columns
 from samplemask_nemo_rl.rows import keep_rows, message_codes, prompt_codes
 from samplemask_nemo_rl.session import Session
 
@@ -62,29 +62,38 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries: list[tuple[RowPlan, npt.NDArray[Any], list[str | None]]] = []
         self._rows_trained: int | None = None
+        self._unmeasured = 0
 
     def begin(self) -> None:
         """Forget everything: a run begins."""
         with self._lock:
-            self.run, self._entries, self._rows_trained = RunCounts(), [], None
+            self.run, self._entries, self._rows_trained, self._unmeasured = RunCounts(), [], None, 0
 
-    def add(self, plan: RowPlan, verdicts: RowVerdicts, reward_B: npt.NDArray[Any]) -> None:
-        """Enter the plan of one generated batch."""
+    def add(
+        self, plan: RowPlan, verdicts: RowVerdicts, reward_B: npt.NDArray[Any], kinds_B: list[str | None]
+    ) -> None:
+        """Enter the plan of one generated batch; `kinds_B` is what the plan was made of."""
         counts = RunCounts.of(verdicts.masked_B, reward_B, verdicts.kinds_B, verdicts.failed_B)
         with self._lock:
             self.run = self.run + counts
-            self._entries.append((plan, reward_B, verdicts.kinds_B))
+            self._entries.append((plan, reward_B, kinds_B))
 
     def count_trained(self, rows: int) -> None:
         """Add rows that really reached the loss: dynamic sampling and the host's own filters come after."""
         with self._lock:
             self._rows_trained = rows + (self._rows_trained or 0)
 
+    def count_unmeasured(self, values: int) -> None:
+        """Add values of reward components that their statistics leave out although the row votes."""
+        with self._lock:
+            self._unmeasured += values
+
     def publish(self) -> dict[str, float]:
         """Return the step's `mask_sample/*` and start the next step; empty for a healthy step."""
         with self._lock:
             entries, self._entries = self._entries, []
             trained, self._rows_trained = self._rows_trained, None
+            unmeasured, self._unmeasured = self._unmeasured, 0
         if not entries:
             return {}
         rewards = np.concatenate([reward for _, reward, _ in entries])
@@ -93,7 +102,8 @@ class Ledger:
         if metrics and trained is not None:
             metrics[PREFIX + "rows_trained"] = float(trained)
             metrics[PREFIX + "no_signal_step"] = float(trained == 0)
-        return {**metrics, **self.run.metrics()} if metrics else {}
+        components = {PREFIX + "components_unmeasured": float(unmeasured)} if unmeasured else {}
+        return {**metrics, **components, **(self.run.metrics() if metrics else {})}
 
 
 ledger = Ledger()
@@ -128,10 +138,16 @@ def decide(batch: MutableMapping[str, Any], session: Session | None) -> DecidedR
     verdicts = judged_by_reward(verdicts, rewards)
     plan = plan_verdicts(verdicts, _groups(batch), session)
     enter(plan, verdicts, rewards, session)
+    ledger.count_unmeasured(_unmeasured_components(batch, plan.votes_B))
     batch[MASKED] = torch.from_numpy(plan.masked_B & ~plan.trains_B)
     batch["loss_multiplier"] = keep_rows(batch["loss_multiplier"], plan.trains_B)
     batch[VOTES] = torch.from_numpy(plan.votes_B)
     return DecidedRows(plan.votes_B, plan.trains_B)
+
+
+def _unmeasured_components(batch: MutableMapping[str, Any], votes_B: npt.NDArray[np.bool_]) -> int:
+    columns = [as_numbers(batch[name]) for name in batch if name.startswith(COMPONENT)]
+    return sum(int((~np.isfinite(column[votes_B])).sum()) for column in columns)
 
 
 def rows_of(batch: MutableMapping[str, Any]) -> DecidedRows:
@@ -150,20 +166,26 @@ def plan_verdicts(verdicts: RowVerdicts, codes_B: npt.NDArray[np.intp], session:
     """
     if not verdicts.stated_B.any() and not session.switched_off:
         warn_once("nemo_rl:no verdict", _NO_VERDICT)
-    policy, kinds = session.policy, list(verdicts.kinds_B)
-    for row in np.flatnonzero(~verdicts.measured_B):
-        if kinds[row] in policy.scored_kinds:
-            kinds[row] = REWARD_MISSING  # scored, it would train on a number that nobody measured
-    plan = plan_rows(verdicts.masked_B, codes_B, policy, kinds)
+    plan = plan_rows(verdicts.masked_B, codes_B, session.policy, _without_pardon(verdicts, session))
     plan.votes_B[:] &= verdicts.measured_B
     plan.trains_B[:] &= verdicts.measured_B
     return plan
 
 
+def _without_pardon(verdicts: RowVerdicts, session: Session) -> list[str | None]:
+    """Return the kinds; a row without a reward has none that scores it: it would train on nothing."""
+    kinds = list(verdicts.kinds_B)
+    for row in np.flatnonzero(~verdicts.measured_B).tolist():
+        if kinds[row] in session.policy.scored_kinds:
+            kinds[row] = REWARD_MISSING
+    return kinds
+
+
 def enter(plan: RowPlan, verdicts: RowVerdicts, reward_B: npt.NDArray[Any], session: Session) -> None:
     """Enter a plan into the ledger, unless the policy leaves everything as it is."""
     if session.policy.action != "ignore" or session.policy.max_masked_fraction is not None:
-        ledger.add(plan, verdicts, np.where(verdicts.measured_B, reward_B, np.nan))
+        rewards = np.where(verdicts.measured_B, reward_B, np.nan)
+        ledger.add(plan, verdicts, rewards, _without_pardon(verdicts, session))
 
 
 def _groups(batch: MutableMapping[str, Any]) -> npt.NDArray[np.intp]:

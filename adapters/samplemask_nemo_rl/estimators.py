@@ -12,7 +12,7 @@ import torch
 
 from samplemask.policy import MaskPolicy
 from samplemask_nemo_rl import decision
-from samplemask_nemo_rl.columns import VOTES, all_measured, judged_by_reward, read_columns
+from samplemask_nemo_rl.columns import COMPONENT, VOTES, all_measured, judged_by_reward, read_columns
 from samplemask_nemo_rl.decision import DecidedRows, decided_rows, ledger, plan_verdicts, rows_of
 from samplemask_nemo_rl.rows import (
     code_column,
@@ -24,8 +24,6 @@ from samplemask_nemo_rl.rows import (
 from samplemask_nemo_rl.session import ATTRIBUTE, Session, announce, is_group_relative, session_of
 
 Function = Callable[..., Any]
-
-_COMPONENT = "reward/"  # NeMo-RL's prefix of GDPO's reward components
 
 _unmeasured: ContextVar[dict[int, torch.Tensor]] = ContextVar("samplemask_unmeasured", default={})  # noqa: B039
 """id of a component column that GDPO is looking at, and which of its rows were measured."""
@@ -193,5 +191,5 @@ def _components(batch: Any) -> dict[str, torch.Tensor]:
     return {
         name: column
         for name, column in batch.items()
-        if isinstance(name, str) and name.startswith(_COMPONENT) and isinstance(column, torch.Tensor)
+        if isinstance(name, str) and name.startswith(COMPONENT) and isinstance(column, torch.Tensor)
     }

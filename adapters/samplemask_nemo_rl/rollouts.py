@@ -11,7 +11,7 @@ import numpy as np
 
 from samplemask.failure_kinds import warn_once
 from samplemask.verdict import read_verdict
-from samplemask_nemo_rl.columns import DETAILS, MASKED, RowVerdicts, read_results, write_columns
+from samplemask_nemo_rl.columns import COMPONENT, DETAILS, MASKED, RowVerdicts, read_results, write_columns
 from samplemask_nemo_rl.placeholders import (
     adopt_prompts,
     placeholder_result,
@@ -198,7 +198,7 @@ def _set_components_aside(
         if not isinstance(components, Mapping) or not components:
             continue
         missing = [
-            name for name, value in components.items() if verdicts.masked_B[row] or not _is_finite(value)
+            name for name, value in components.items() if verdicts.masked_B[row] or not _is_measured(value)
         ]
         if not missing:
             continue
@@ -208,12 +208,9 @@ def _set_components_aside(
         kept[missing[0]] = reward - sum(float(kept[name]) for name in kept)
         result["full_result"][_COMPONENTS] = kept
         for name in missing:
-            unmeasured.setdefault(f"reward/{name}", []).append(row)
+            unmeasured.setdefault(COMPONENT + name, []).append(row)
     return unmeasured
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return bool(np.isfinite(float(value)))
-    except (TypeError, ValueError):
-        return False
+def _is_measured(value: Any) -> bool:
+    return read_verdict({"reward": value, "mask_sample": True}).reward is not None

@@ -20,7 +20,7 @@ from samplemask_verl.config import VerlPolicy, acts, estimator_name, is_group_re
 from samplemask_verl.decision import Decision, Rows, decide, with_signal
 from samplemask_verl.in_place import zero_rows_of
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
-from samplemask_verl.steps import MASKED_COLUMN, METRICS, NO_SIGNAL, ROLLOUTS
+from samplemask_verl.steps import COMPONENTS, MASKED_COLUMN, METRICS, NO_SIGNAL, ROLLOUTS
 from samplemask_verl.verdicts import RowVerdicts, places_of, read_flags, with_rewards
 from samplemask_verl.verify import check_unmoved, perturbed
 
@@ -74,23 +74,27 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 else:
                     _estimate(run, data, plan, estimator_name(adv_estimator) == "gdpo")
 
-            with component_statistics(fitted, adv_estimator):
+            with component_statistics(fitted, adv_estimator) as left_out:
                 said = _said(data, policy)
                 warn_if_silent(said)
                 if _is_healthy(said, codes_B, count, fitted):
                     result = _with_codes(run, data, codes_B) if numbered else run(data)
                     if _is_measured(result, adv_estimator):
-                        result.meta_info[ROLLOUTS] = None
+                        result.meta_info.update({ROLLOUTS: None, COMPONENTS: sum(left_out)})
                         return result
+                left_out.clear()
                 decision = _decision(data, said, codes_B, fitted)
                 data.meta_info[ROLLOUTS] = decision.sessions.counts()
+                before = None
                 if decision.plan.changes_nothing:
-                    return run(data)
-                before = perturbed(data, decision.plan) if policy.verify else None
-                estimate(data, decision.plan)
+                    data = run(data)
+                else:
+                    before = perturbed(data, decision.plan) if policy.verify else None
+                    estimate(data, decision.plan)
+                data.meta_info[COMPONENTS] = sum(left_out)
                 if before is not None:
                     _verify(data, before, codes_B, decision.plan, fitted, estimate)
-            return _excluding(data, decision, policy.denominator)
+            return data if decision.plan.changes_nothing else _excluding(data, decision, policy.denominator)
 
         return compute_advantage
 

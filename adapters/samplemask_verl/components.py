@@ -17,22 +17,26 @@ import torch
 from samplemask.policy import MaskPolicy, plan_rows
 from samplemask_verl.config import estimator_name
 
-_policy: ContextVar[MaskPolicy | None] = ContextVar("samplemask_component_policy", default=None)
+_judging: ContextVar[tuple[MaskPolicy, list[int]] | None] = ContextVar("samplemask_components", default=None)
 
 
 @contextmanager
-def component_statistics(policy: MaskPolicy, adv_estimator: Any) -> Iterator[None]:
+def component_statistics(policy: MaskPolicy, adv_estimator: Any) -> Iterator[list[int]]:
     """Judge each component by itself while verl's gdpo runs; does nothing for other estimators.
 
     Args:
         policy: Gives `min_valid`, which holds for each component's group.
         adv_estimator: The estimator that is about to run.
+
+    Yields:
+        How many values of each incomplete component were left out; the caller clears it between runs.
     """
-    token = _policy.set(policy if estimator_name(adv_estimator) == "gdpo" else None)
+    left_out: list[int] = []
+    token = _judging.set((policy, left_out) if estimator_name(adv_estimator) == "gdpo" else None)
     try:
-        yield
+        yield left_out
     finally:
-        _policy.reset(token)
+        _judging.reset(token)
 
 
 def wrap_component(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,12 +45,14 @@ def wrap_component(original: Callable[..., Any]) -> Callable[..., Any]:
     def compute_grpo_outcome_advantage(
         token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        policy = _policy.get()
-        if policy is None:
+        judging = _judging.get()
+        if judging is None:
             return original(token_level_rewards, response_mask, index, *args, **kwargs)
         measured_B = torch.isfinite(token_level_rewards.sum(dim=-1))
         if bool(measured_B.all()):
             return original(token_level_rewards, response_mask, index, *args, **kwargs)
+        policy, left_out = judging
+        left_out.append(int((~measured_B).sum()))
         statistics = MaskPolicy(min_valid=policy.min_valid)
         votes_B = plan_rows(~measured_B.cpu().numpy(), index, statistics).votes_B
         advantages = torch.zeros_like(token_level_rewards)

@@ -34,6 +34,9 @@ METRICS = "samplemask_metrics"
 ROLLOUTS = "samplemask_rollouts"
 """Key of the legacy trainer's meta_info: the step's RunCounts; None when nothing is masked."""
 
+COMPONENTS = "samplemask_components"
+"""Key of the legacy trainer's meta_info: values of gdpo's reward components that were not measured."""
+
 _measured: ContextVar[npt.NDArray[np.bool_] | None] = ContextVar("samplemask_measured", default=None)
 
 
@@ -172,15 +175,22 @@ def wrap_data_metrics(original: Wrapper) -> Wrapper:
         run_metrics = _account(batch)
         masked_B = batch.non_tensor_batch.get(MASKED_COLUMN)
         measured_B = _measured.get() if masked_B is None else ~masked_B.astype(bool)
+        ours = {**batch.meta_info.get(METRICS, {}), **_components(batch)}
         if measured_B is None:
-            return original(batch, *args, **kwargs)
-        ours = {**batch.meta_info.get(METRICS, {}), **run_metrics}
+            return {**original(batch, *args, **kwargs), **ours}
+        ours.update(run_metrics)
         if not measured_B.any():
             return dict(ours)
         metrics = original(batch.select_idxs(measured_B), *args, **kwargs)
         return {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **ours}
 
     return compute_data_metrics
+
+
+def _components(batch: Any) -> dict[str, float]:
+    """Count the values of reward components that gdpo's statistics left out; nothing where there are none."""
+    left_out = batch.meta_info.get(COMPONENTS)
+    return {PREFIX + "components_unmeasured": float(left_out)} if left_out else {}
 
 
 def _account(batch: Any) -> dict[str, float]:

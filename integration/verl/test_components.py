@@ -78,6 +78,27 @@ def test_masked_rows_and_missing_components_together():
     assert result[:2] + result[3:] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize(
+    ("a", "b", "masked", "left_out"),
+    [
+        ([1.0, 0.0, 1.0, 0.0], [0.5, None, 0.2, None], None, 2),
+        ([1.0, None, 1.0, 0.0], [0.5, 0.1, float("nan"), 0.2], None, 2),
+        ([1.0, 0.0, 9.0, 1.0, 0.0], [0.5, 0.1, None, 0.2, None], [False, False, True, False, False], 1),
+        ([1.0, 0.0, 1.0, 0.0], [0.5, 0.1, 0.2, 0.3], None, None),
+    ],
+)
+def test_values_that_were_not_measured_are_counted_once(a, b, masked, left_out, verify):
+    data = batch(a, b, masked, uid="p" * len(a))
+    advantages(data, mask_sample={"verify": verify})
+    columns = ("token_level_scores", "token_level_rewards", "returns", "responses")
+    for name in columns:
+        data.batch[name] = data.batch["advantages"] if name != "responses" else data.batch["response_mask"]
+    metrics = ray_trainer.compute_data_metrics(data, use_critic=False)
+    assert metrics.get("mask_sample/components_unmeasured") == left_out
+    assert "critic/score/mean" in metrics
+
+
 def test_complete_components_are_verls_own_bit_for_bit():
     data = batch([1.0, 0.0, 1.0, 0.0], [0.5, 0.1, 0.2, 0.0])
     stock = advantages(

@@ -124,7 +124,11 @@ def test_a_kind_cannot_score_a_row_that_has_no_reward():
     data = batch([{"reward": 1.0}, lost, {"reward": 0.0}, scored])
     assert decide(data, session(scored_kinds={"session_lost"})).trains_B.tolist() == [True, False, True, True]
     assert data[MASKED].tolist() == [False, True, False, False]
-    assert ledger.publish()["mask_sample/reward"] == 0.5  # of 1, 0 and 0.5: a missing reward is no zero
+    published = ledger.publish()
+    assert published["mask_sample/reward"] == 0.5  # of 1, 0 and 0.5: a missing reward is no zero
+    assert published["mask_sample/kind/samplemask:reward_missing"] == 1.0
+    assert "mask_sample/kind/session_lost" not in published  # the rule; the run's account keeps what was said
+    assert published["mask_sample_run/kind/session_lost"] == 2.0
     watchful = session(scored_kinds={"session_lost"}, max_masked_fraction=0.2, outage_min_rows=4)
     with pytest.raises(OutageError, match="samplemask:reward_missing: 1"):
         decide(batch([{"reward": 1.0}, lost, {"reward": 0.0}, scored]), watchful)
@@ -225,7 +229,7 @@ def test_the_account_of_the_run_is_the_audit_of_its_files(tmp_path):
 
 def one_of_three_masked():
     account, verdicts = Ledger(), read_results(responses([1, 0, 0]))
-    account.add(plan_rows(verdicts.masked_B, None, MaskPolicy()), verdicts, np.ones(3))
+    account.add(plan_rows(verdicts.masked_B, None, MaskPolicy()), verdicts, np.ones(3), verdicts.kinds_B)
     return account
 
 
