@@ -23,10 +23,13 @@ SELECTION = {  # modules of the adapters that choose rows
     "samplemask_verl": ("decision", "verdicts"),
 }
 NAMES = [
-    f"{package}/{name}" for package, names in {"samplemask": CORE, **SELECTION}.items() for name in names
+    f"{package}/{name}"
+    for package, names in {"samplemask": (*CORE, "live"), **SELECTION}.items()
+    for name in names
 ]
 TESTS = (
     *(f"tests/contract/test_{name}.py" for name in CORE),
+    "tests/contract/test_audit_live.py",
     "tests/contract/test_policy_invariants.py",
     "tests/contract/test_policy_options.py",
     "tests/contract/test_policy_outage.py",

@@ -134,6 +134,22 @@ def test_a_kind_cannot_score_a_row_that_has_no_reward():
         decide(batch([{"reward": 1.0}, lost, {"reward": 0.0}, scored]), watchful)
 
 
+def test_component_values_that_were_not_measured_are_counted_where_their_row_votes():
+    nan = float("nan")
+    columns = {"reward/a": torch.tensor([nan, nan, 1.0]), "reward/b": torch.tensor([[0.5], [1.0], [nan]])}
+    decide({**batch(responses([0, 1, 0])), **columns, "rewards": torch.tensor([nan, nan, nan])}, session())
+    assert ledger.publish()["mask_sample/components_unmeasured"] == 2.0
+    for _ in range(2):
+        decide({**batch(responses([0, 0, 0])), **columns}, session())
+    published = ledger.publish()
+    assert published == {"mask_sample/components_unmeasured": 6.0}
+    decide(batch(responses([0, 0, 0])), session())
+    assert ledger.publish() == {}
+    ledger.count_unmeasured(1)
+    ledger.begin()
+    assert ledger.publish() == {}
+
+
 def test_a_reward_that_is_not_a_number_masks_its_row_and_is_counted_as_that():
     data = batch(responses([0, 0, 0]), rewards=[1.0, float("nan"), 0.0])
     assert decide(data, session()).trains_B.tolist() == [True, False, True]
