@@ -18,7 +18,8 @@ SIZES = [
     *(("grpo_vectorized", tokens, rows) for tokens in ROWS for rows in ROWS[tokens]),
     *(("grpo", SHORT, rows) for rows in ROWS[SHORT]),
 ]
-CASES = ("stock", "healthy, flag column", "healthy, reward_extra_info", "10 % masked, flag column")
+HELD = "10 % masked, and the trainer holds the mask too"
+CASES = ("stock", "healthy, flag column", "healthy, reward_extra_info", "10 % masked, flag column", HELD)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,11 +61,11 @@ def test_advantages(measure, turn, estimator, tokens, rows, case):
     data = batch(rows, case, tokens)
 
     def fresh():
-        # The call adds columns and zeroes rows of the response mask: each round starts from the same
-        # batch, and as in a trainer nobody else holds its mask.
+        # The call adds columns and zeroes rows of the response mask: each round starts from the same batch.
         columns = dict(data.non_tensor_batch)
         tensors = data.batch.clone(recurse=False)
-        tensors["response_mask"] = tensors["response_mask"].clone()
+        if case != HELD:
+            tensors["response_mask"] = tensors["response_mask"].clone()
         return DataProto(batch=tensors, non_tensor_batch=columns, meta_info={})
 
     wrapped = ray_trainer.compute_advantage
