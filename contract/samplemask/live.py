@@ -156,7 +156,7 @@ def _exact_sum(values: npt.NDArray[np.float64]) -> Fraction:
     """Sum finite floats without any rounding."""
     with np.errstate(over="ignore"):
         units = values * float(_UNITS)  # exact, or infinite
-    if np.abs(units).max(initial=0.0) * len(units) < _LARGEST_SUM:
+    if np.abs(units).max(initial=0.0) < _LARGEST_SUM / (len(units) + 1):
         whole = units.astype(np.int64)
         if (whole == units).all():  # as with 32-bit rewards that are not tiny
             return Fraction(int(whole.sum()), _UNITS)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rollout_files import audited, failure, row
 
@@ -60,6 +60,10 @@ def test_steps_add_up_without_any_rounding():
         max_size=20,
     )
 )
+@example([0.0, 8.2e295])
+@example([2.0**21] * 4)
+@example([2.0**22 - 2.0**-31, 2.0**-40])
+@example([2.0**-41, 1.0])
 def test_sums_are_exact_whatever_the_rewards(rewards):
     counts = RunCounts.of(np.zeros(len(rewards), dtype=bool), np.array(rewards, dtype=np.float64))
     assert counts.reward_sum == counts.scored_sum == sum(map(Fraction, rewards), Fraction())
