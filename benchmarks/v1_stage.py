@@ -2,15 +2,20 @@
 
 python benchmarks/v1_stage.py ROWS SHORTEST LONGEST    # such as 512 1000 4000 response tokens
 
+Rows are stored by the call of verl's agent loop: by stock verl for `stock` and for `fields`, where the plugin
+is not in the rollout workers and verdicts have to be read, and with the plugin for `tags`.
+
 Prints wall-clock milliseconds, the best of several rounds in turn, and those of each TransferQueue call:
-the calls wait for other processes, so processor time would not show them.
+the calls wait for other processes, so processor time would not show them. Storing is timed, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -24,7 +29,8 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 import samplemask_verl
 from samplemask_verl import masked, scored
 
-GROUP, ROUNDS, CHUNK = 16, 7, 64
+GROUP, ROUNDS = 16, 7
+STEPS = ("global_steps", "min_global_steps", "max_global_steps")
 
 
 class Trainer(trainer_base.PPOTrainer):
@@ -39,9 +45,9 @@ class Trainer(trainer_base.PPOTrainer):
         self.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": actor})
 
 
-def put(name: str, rows: int, shortest: int, longest: int, share: float) -> list[str]:
-    """Store rows as verl's agent loop does; `share` of them is masked."""
-    chance, keys, stored = np.random.default_rng(0), [], []
+def put(name: str, rows: int, shortest: int, longest: int, share: float) -> tq.KVBatchMeta:
+    """Store rows as verl's agent loop does; `share` of them is masked. Return what verl samples."""
+    chance, sessions = np.random.default_rng(0), []
     for row in range(rows):
         length = int(chance.integers(shortest, longest + 1))
         info = masked("session_lost") if chance.random() < share else scored(float(chance.integers(0, 2)))
@@ -51,14 +57,20 @@ def put(name: str, rows: int, shortest: int, longest: int, share: float) -> list
         uid = f"{name}-{row // GROUP:08x}-0000-4000-8000-{row // GROUP:012x}"
         columns = {"uid": uid, "response_mask": ones, "loss_mask": ones, "rm_scores": reward}
         log_probs = {name: torch.full((length,), -1.0) for name in ("rollout_log_probs", "old_log_probs")}
-        stored.append({**columns, **log_probs, "extra_fields": {"reward_extra_info": info}})
-        keys.append(f"{uid}_{row % GROUP}_0")
-    for start in range(0, rows, CHUNK):
-        chunk = slice(start, start + CHUNK)
-        tq.kv_batch_put(
-            keys[chunk], "train", list_of_dict_to_tensordict(stored[chunk]), [{} for _ in keys[chunk]]
-        )
-    return keys
+        fields = {**columns, **log_probs, "extra_fields": {"reward_extra_info": info}}
+        sizes = {"prompt_len": 100, "response_len": length, "seq_len": 100 + length}
+        tag = {"status": "success", **sizes, **dict.fromkeys(STEPS, 1)}
+        sessions.append((f"{uid}_{row % GROUP}_0", list_of_dict_to_tensordict([fields]), tag))
+
+    async def store() -> None:
+        for key, fields, tag in sessions:
+            await tq.async_kv_batch_put(keys=[key], partition_id=name, fields=fields, tags=[tag])
+
+    start = time.perf_counter()
+    asyncio.run(store())
+    print(f"{name:20} stored, {1e3 * (time.perf_counter() - start) / rows:.2f} ms a row")
+    stored = tq.kv_list(name)[name]
+    return tq.KVBatchMeta(partition_id=name, keys=list(stored), tags=list(stored.values()))
 
 
 def timed(name: str, calls: list[str]) -> None:
@@ -76,27 +88,29 @@ def timed(name: str, calls: list[str]) -> None:
     setattr(tq, name, call)
 
 
-def main(rows: int, shortest: int, longest: int) -> None:
+def main(*sizes: int) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)  # logical: TransferQueue wants them
     tq.init()
+    shares = {"healthy": 0.0, "10 % masked": 0.1}
+    batches = {f"fields, {name}": put(f"fields, {name}", *sizes, share) for name, share in shares.items()}
     samplemask_verl.install()
-    healthy, mixed = (put(f"{share}", rows, shortest, longest, share) for share in (0.0, 0.1))
+    batches |= {f"tags, {name}": put(f"tags, {name}", *sizes, share) for name, share in shares.items()}
+    cases = {"stock": ("ignore", batches["fields, healthy"])}
+    cases |= {name: ("exclude", batch) for name, batch in batches.items()}
     calls: list[str] = []
     timed("kv_batch_get", calls)
     timed("kv_batch_put", calls)
-    cases = {"stock": ("ignore", healthy), "healthy": ("exclude", healthy), "10 % masked": ("exclude", mixed)}
     best = dict.fromkeys(cases, (float("inf"), [""]))
     for _ in range(ROUNDS):
-        for case, (action, keys) in cases.items():
+        for case, (action, batch) in cases.items():
             calls.clear()
-            batch = tq.KVBatchMeta(partition_id="train", keys=keys, tags=[{} for _ in keys])
             start = time.perf_counter()
-            Trainer(action)._compute_advantage(batch, {})
+            Trainer(action)._compute_advantage(copy(batch), {})
             best[case] = min(best[case], (1e3 * (time.perf_counter() - start), [*calls]))
     for case, (took, made) in best.items():
-        print(f"{case:12} {took:6.0f} ms  ratio {took / best['stock'][0]:.2f}  {'; '.join(made)}")
+        print(f"{case:20} {took:6.1f} ms  ratio {took / best['stock'][0]:.3f}  {'; '.join(made)}")
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

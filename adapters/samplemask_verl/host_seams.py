@@ -202,8 +202,8 @@ V1_READ = Seam(
     attribute="kv_batch_get",
     parameters=("keys", "partition_id", "select_fields"),
     source="TransferQueue 0.1.11, transfer_queue/interface.py",
-    why="Lets the read of V1's advantage stage bring the verdicts too; other reads pass through.",
-    removable_when="verl selects extra_fields for the advantage stage.",
+    why="Shows what V1's advantage stage reads, with the verdicts where tags lack them; other reads pass.",
+    removable_when="verl's advantage stage excludes masked rows itself.",
 )
 
 V1_WRITE = Seam(
@@ -211,8 +211,18 @@ V1_WRITE = Seam(
     attribute="kv_batch_put",
     parameters=("keys", "partition_id", "fields", "tags"),
     source="TransferQueue 0.1.11, transfer_queue/interface.py",
-    why="Lets the write of V1's advantage stage carry the marks of its rows; other writes pass through.",
+    why="Lets the write of V1's advantage stage carry the marks of its rows; tags rows as below.",
     removable_when="verl's advantage stage excludes masked rows itself.",
+    more_allowed=True,
+)
+
+V1_STORE = Seam(
+    module="transfer_queue",
+    attribute="async_kv_batch_put",
+    parameters=("keys", "partition_id", "fields", "tags"),
+    source="TransferQueue 0.1.11, transfer_queue/interface.py",
+    why="Writes verdict and reward into the tag of each rollout that is stored, so that they need no read.",
+    removable_when="verl's agent loop puts the verdict into the tags.",
     more_allowed=True,
 )
 

@@ -46,7 +46,7 @@ class GroupVerdict:
     rollouts: RunCounts
 
 
-Judge = Callable[[list[str]], dict[str, GroupVerdict]]
+Judge = Callable[[dict[str, dict[str, Any]]], dict[str, GroupVerdict]]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Refill:
 
     Attributes:
         policy: The policy.
-        judge: Reads the groups of a list of row keys from TransferQueue.
+        judge: Judges the groups of rows, given as their tags by key.
         verdicts: Known groups by uid.
         evicted: Groups that were evicted since the step began.
     """
@@ -66,13 +66,13 @@ class Refill:
     evicted: dict[str, GroupVerdict] = field(default_factory=dict)
 
     def read(self, buffer: Any, uids: set[str]) -> dict[str, GroupVerdict]:
-        """Return the verdicts of finished groups, reading those that are new."""
+        """Return the verdicts of finished groups, judging those that are new."""
         for gone in self.verdicts.keys() - uids:
             del self.verdicts[gone]
         new = uids - self.verdicts.keys()
-        keys = [key for key in buffer.partitions[_TRAIN] if _uid(key) in new]
-        if keys:
-            self.verdicts.update(self.judge(keys))
+        rows = {key: tag for key, tag in buffer.partitions[_TRAIN].items() if _uid(key) in new}
+        if rows:
+            self.verdicts.update(self.judge(rows))
         return self.verdicts
 
     def evict(self, uids: set[str], step: int) -> None:

@@ -1,7 +1,7 @@
-"""What verl's V1 advantage stage reads from TransferQueue and writes back; samplemask's columns ride along.
+"""What verl's V1 trainer reads from TransferQueue and writes to it; what samplemask needs rides along.
 
-So a healthy step makes no call that verl does not make, and a masked step writes its marks with verl's own
-results.
+A rollout is stored with its verdict in its tag. A healthy step makes no call that verl does not make, and a
+masked step writes its marks with verl's own results.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from samplemask.errors import SeamError
 from samplemask_verl.loss import EXCLUSION
+from samplemask_verl.tags import TAG, tag_of, uid_of
+from samplemask_verl.verdicts import VERDICT_FIELDS, unwrapped
 
 Wrapper = Callable[..., Any]
 
@@ -69,7 +73,7 @@ def wrap_get(original: Wrapper) -> Wrapper:
         more, judge = waiting
         stored = original(keys, partition_id, [*select_fields, *more])
         judge(stored)
-        return stored.exclude(*more)
+        return stored.exclude(*more) if more else stored
 
     return kv_batch_get
 
@@ -77,10 +81,67 @@ def wrap_get(original: Wrapper) -> Wrapper:
 def wrap_put(original: Wrapper) -> Wrapper:
     """Make the wrapper around `transfer_queue.kv_batch_put`."""
 
-    def kv_batch_put(keys: Any, partition_id: str, fields: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def kv_batch_put(
+        keys: Any, partition_id: str, fields: Any = None, tags: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         marks_B = _marks.get()
         if marks_B is not None:
             fields = fields.copy().set(EXCLUSION, marks_B)
-        return original(keys, partition_id, fields, *args, **kwargs)
+        return original(keys, partition_id, fields, tagged(keys, fields, tags), *args, **kwargs)
 
     return kv_batch_put
+
+
+def wrap_async_put(original: Wrapper) -> Wrapper:
+    """Make the wrapper around `transfer_queue.async_kv_batch_put`."""
+
+    async def async_kv_batch_put(
+        keys: Any, partition_id: str, fields: Any = None, tags: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        return await original(keys, partition_id, fields, tagged(keys, fields, tags), *args, **kwargs)
+
+    return async_kv_batch_put
+
+
+def tagged(keys: Sequence[str], fields: Any, tags: Sequence[dict[str, Any]] | None) -> Any:
+    """Return the tags of rows that are stored, with their verdicts if the fields hold any.
+
+    Args:
+        keys: Keys of B rows.
+        fields: Their fields, a TensorDict, or None.
+        tags: Their tags, or None.
+    """
+    if fields is None or "extra_fields" not in fields.keys():  # noqa: SIM118 - a TensorDict, not a dict
+        return tags
+    tags = [{} for _ in keys] if tags is None else tags
+    return [{**tag, TAG: value} for tag, value in zip(tags, _tag_values(keys, fields, tags), strict=True)]
+
+
+def _tag_values(keys: Sequence[str], fields: Any, tags: Sequence[dict[str, Any]]) -> list[Any]:
+    """Say in a tag only what verl's stage would find: the rewards, the group of the key, the token count."""
+    names = set(fields.keys())
+    if not {"uid", "rm_scores"} <= names or not names.isdisjoint(VERDICT_FIELDS):
+        return [None] * len(keys)
+    rewards, tokens = rewards_of(fields["rm_scores"])
+    columns = (keys, tags, fields["uid"], fields["extra_fields"], rewards.tolist(), tokens.tolist())
+    return [
+        tag_of(unwrapped(extra) or {}, reward)
+        if uid_of(key) == unwrapped(uid) and tag.get("response_len") == length
+        else None
+        for key, tag, uid, extra, reward, length in zip(*columns, strict=True)
+    ]
+
+
+def rewards_of(scores: torch.Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the sum of each row's token scores, float64 (B,), and its tokens, int64 (B,).
+
+    Args:
+        scores: (B, T), nested or, when all rows are of one length, not.
+    """
+    if scores.is_nested:
+        values, offsets = scores.values(), scores.offsets()
+    else:
+        rows, length = scores.shape
+        values, offsets = scores.flatten(), torch.arange(rows + 1) * length
+    sums = torch.segment_reduce(values.double(), "sum", offsets=offsets)
+    return sums.numpy(), offsets.diff().numpy()

@@ -17,7 +17,7 @@ from samplemask_verl import masked, scored
 COUNTER = itertools.count()
 
 
-pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin")
+pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin", "judged_by")
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def put_group(group, status="finished"):
         for info in infos
     ]
     keys = [f"{uid}_{session}_0" for session in range(len(infos))]
-    tags = [{"name": name} for _ in infos]
+    tags = [{"name": name, "response_len": 2} for _ in infos]
     tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
     prompt = {"is_prompt": True, "status": status, "global_steps": 1}
     tq.kv_batch_put(keys=[uid], partition_id="train", tags=[prompt])
@@ -118,6 +118,16 @@ def test_thin_groups_are_replaced_and_counted(mode):
         "mask_sample/refilled/kind/session_lost": 2.0,
         "mask_sample/refilled/kind/judge_failed": 1.0,
     }
+
+
+@MODES
+def test_groups_are_judged_by_their_tags_without_a_read(mode, judged_by, queue_calls):
+    trainer = Trainer(mode, [("later", GOOD)], {"max_refills": 4})
+    for group in [("thin", THIN), ("good", GOOD)]:
+        put_group(group)
+    trainer.sample()
+    reads = [fields for name, fields in queue_calls if name == "get"]
+    assert reads == ([] if judged_by == "tags" else [["extra_fields", "rm_scores", "uid"]] * 2)
 
 
 @MODES

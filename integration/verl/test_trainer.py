@@ -63,6 +63,15 @@ def check_engine(mini_batches: list[dict], training: int) -> None:
     assert first["grad_norm"] > 0
 
 
+def check_tags(run: Run) -> None:
+    """A V1 run: every rollout had its verdict in its tag, and none was read."""
+    told = [tag["samplemask"] for tag in run.tags()]
+    assert told
+    assert all(isinstance(tag, (float, list)) for tag in told)
+    assert "rm_scores" in run.fields_read()
+    assert "extra_fields" not in run.fields_read()
+
+
 def test_v1_sync_with_kl_entropy_and_validation(tmp_path):
     run = run_trainer(
         tmp_path, *KL, *ENTROPY, *SEQ_MEAN, "trainer.val_before_train=True", environment=FAILS_A_THIRD
@@ -70,6 +79,10 @@ def test_v1_sync_with_kl_entropy_and_validation(tmp_path):
     check_accounts(run)
     assert sum(mask > 0 for mask in run.actor()[0]["loss_mask"]) == run.steps[-1]["mask_sample/rows_trained"]
     assert "samplemask active in verl" in run.output
+    check_tags(run)
+    assert sum(isinstance(tag["samplemask"], list) for tag in run.tags()) == sum(
+        row["failed"] for row in run.rollouts if row["split"] == "train"
+    )
 
 
 @pytest.mark.slow
@@ -84,6 +97,7 @@ def test_v1_colocate_async(tmp_path):
     assert metrics["mask_sample/masked_pct"] > 0
     check_engine(run.actor(), metrics["mask_sample/rows_trained"])
     assert all(math.isfinite(value) for value in metrics.values())
+    check_tags(run)
 
 
 @pytest.mark.slow
@@ -140,6 +154,8 @@ def test_a_healthy_run_is_stock_verl_metric_for_metric(tmp_path):
         folder.mkdir()
         runs.append(run_trainer(folder, *SEQ_MEAN, samplemask=samplemask).check())
     stock, ours = runs
+    check_tags(ours)
+    assert not any("samplemask" in tag for tag in stock.tags())
     assert stock.steps[-1].keys() == ours.steps[-1].keys()
     assert furthest(stock, ours) < ROUNDING
     assert ours.steps[-1]["actor/pg_loss"] == pytest.approx(stock.steps[-1]["actor/pg_loss"], abs=1e-6)

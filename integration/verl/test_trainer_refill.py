@@ -25,6 +25,8 @@ def test_no_masked_row_reaches_the_actor_when_groups_with_one_are_replaced(tmp_p
         "+algorithm.mask_sample.max_refills=60",
         environment=FAILS_A_THIRD,
     ).check()
+    assert "extra_fields" not in run.fields_read()  # groups were judged by their tags
+    assert all(isinstance(tag["samplemask"], float) for tag in run.tags())
     (mini_batch,) = run.actor()
     assert all(mask > 0 for mask in mini_batch["loss_mask"])
     assert set(Counter(mini_batch["uid"]).values()) == {4}

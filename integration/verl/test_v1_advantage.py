@@ -1,4 +1,4 @@
-"""Real V1 advantage stage, real TransferQueue under Ray: the flag travels in `extra_fields`."""
+"""Real V1 advantage stage, real TransferQueue under Ray: verdicts come in tags, or in `extra_fields`."""
 
 import itertools
 from types import SimpleNamespace
@@ -10,12 +10,13 @@ pytest.importorskip("verl", reason="verl is not installed in this environment")
 tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
 import torch
 from omegaconf import OmegaConf
+from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdaptiveKLController, FixedKLController
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from samplemask import ContractError, OutageError, SeamError, failure_kinds
-from samplemask_verl import masked, scored
+from samplemask_verl import masked, scored, stage_queue
 from samplemask_verl.loss import EXCLUDED, EXCLUSION, KEPT
 from samplemask_verl.verify import VerificationError
 
@@ -23,7 +24,7 @@ COUNTER = itertools.count()
 LENGTHS = (3, 2, 4, 1, 5, 2, 3, 4)
 
 
-pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin")
+pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin", "judged_by")
 
 
 class Trainer(trainer_base.PPOTrainer):
@@ -47,9 +48,9 @@ def trainer(estimator="grpo", mask_sample=None, **algorithm):
     return made
 
 
-def put(infos, uids=None, keys=None, agent_fields=None, padding=(), scores=None):
+def put(infos, uids=None, keys=None, agent_fields=None, padding=(), scores=None, run=None):
     """Store rows as verl's agent loop does; `infos` are the reward functions' dicts."""
-    run = f"run{next(COUNTER)}"
+    run = run or f"run{next(COUNTER)}"
     uids = [f"{run}{uid}" for uid in (uids or ["p"] * len(infos))]
     keys = [f"{run}{key}" for key in keys] if keys else [f"{uid}_{row}_0" for row, uid in enumerate(uids)]
     rows, tags = [], []
@@ -70,7 +71,7 @@ def put(infos, uids=None, keys=None, agent_fields=None, padding=(), scores=None)
                 "extra_fields": {"reward_extra_info": info, **((agent_fields or {}).get(row, {}))},
             }
         )
-        tags.append({"is_padding": True} if row in padding else {})
+        tags.append({"response_len": length} | ({"is_padding": True} if row in padding else {}))
     return tq.kv_batch_put(
         keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags
     )
@@ -286,20 +287,73 @@ def test_verify_finds_an_estimator_that_keeps_state(monkeypatch):
         trainer("stateful", mask_sample={"verify": True})._compute_advantage(batch, {})
 
 
-def test_only_a_step_with_masked_rows_reads_and_writes_once_more(monkeypatch):
-    def calls(infos, **policy):
-        queue, batch = MagicMock(), put(infos)
-        with monkeypatch.context() as patch:
-            for name in ("kv_batch_get", "kv_batch_put"):
-                queue.attach_mock(MagicMock(wraps=getattr(tq, name)), name)
-                patch.setattr(tq, name, getattr(queue, name))
-            trainer(mask_sample=policy)._compute_advantage(batch, {})
-        return [call[0].removeprefix("kv_batch_") for call in queue.method_calls]
+READ = ["old_log_probs", "ref_log_prob", "response_mask", "rm_scores", "rollout_log_probs", "uid", "values"]
+JUDGED = sorted([*READ, "extra_fields"])
+WRITTEN = ["advantages", "returns"]
+MARKED = [*WRITTEN, EXCLUSION]
+SILENCED = sorted([*MARKED, "loss_mask", "response_mask"])
+ALL_MASKED = [masked("session_lost")] * 2  # verl's stage has no row to run on
 
-    assert calls(FOUR, action="ignore") == ["get", "put"]
-    assert calls([scored(1.0), scored(0.0)]) == ["get", "put"]
-    assert calls(FOUR) == ["get", "get", "put", "put"]
-    assert calls([masked("session_lost")] * 2) == ["get", "put"]  # verl's stage has no row to run on
+
+@pytest.mark.parametrize(
+    ("infos", "action", "by_tags", "by_fields"),
+    [
+        (FOUR, "ignore", [("get", READ), ("put", WRITTEN)], [("get", READ), ("put", WRITTEN)]),
+        (
+            [scored(1.0), scored(0.0)],
+            "exclude",
+            [("get", READ), ("put", WRITTEN)],
+            [("get", JUDGED), ("put", WRITTEN)],
+        ),
+        (
+            FOUR,
+            "exclude",
+            [("get", READ), ("put", MARKED), ("put", SILENCED)],
+            [("get", JUDGED), ("get", READ), ("put", MARKED), ("put", SILENCED)],
+        ),
+        (ALL_MASKED, "exclude", [("put", SILENCED)], [("get", JUDGED), ("put", SILENCED)]),
+    ],
+    ids=["ignore", "healthy", "masked", "all masked"],
+)
+def test_tags_add_no_read_and_a_step_with_masked_rows_writes_once_more(
+    queue_calls, judged_by, infos, action, by_tags, by_fields
+):
+    batch = put(infos)
+    queue_calls.clear()
+    trainer(mask_sample={"action": action})._compute_advantage(batch, {})
+    assert queue_calls == (by_tags if judged_by == "tags" else by_fields)
+
+
+def test_a_batch_with_rows_that_have_no_tag_is_judged_by_fields(queue_calls, monkeypatch):
+    run = f"mixed{next(COUNTER)}"
+    first = put(FOUR[:3], keys=["p_0_0", "p_1_0", "p_2_0"], run=run)
+    monkeypatch.setattr(stage_queue, "tagged", lambda keys, fields, tags: tags)
+    rest = put(FOUR[3:], keys=["p_3_0"], run=run)
+    queue_calls.clear()
+    batch = tq.KVBatchMeta(first.keys + rest.keys, first.tags + rest.tags, "train")
+    trainer()._compute_advantage(batch, {})
+    assert [call for call in queue_calls if call[0] == "get"] == [("get", JUDGED), ("get", READ)]
+    stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages"])
+    assert [round(float(row[0]), 3) for row in stored["advantages"].unbind()] == [0.667, 0.0, -0.333, -0.333]
+
+
+def test_rewards_that_were_written_after_the_rollout_count():
+    batch, metrics = put([scored(1.0), masked("session_lost"), scored(0.0), scored(0.0)]), {}
+    scores = [torch.zeros(length) for length in LENGTHS[:4]]
+    scores[2][0] = 1.0
+    rewards = TensorDict({"rm_scores": torch.nested.as_nested_tensor(scores, layout=torch.jagged)}, 4)
+    tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=rewards)
+    trainer()._compute_advantage(batch, metrics)
+    assert advantages(batch) == [-0.333, 0.0, 0.667, -0.333]
+    assert metrics["mask_sample/reward_unmasked"] == 1 / 3
+
+
+def test_verdicts_that_a_reward_model_wrote_after_the_rollout_count():
+    batch = put([scored(1.0), scored(1.0), scored(0.0), scored(0.0)])
+    flags = TensorDict({"mask_sample": torch.tensor([False, True, False, False])}, 4)
+    batch = tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=flags)
+    trainer()._compute_advantage(batch, {})
+    assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
 
 
 def test_every_row_of_a_masked_step_is_marked_and_described_as_it_was():

@@ -19,7 +19,7 @@ from cpu_bed.assets import build_assets
 
 _BED = Path(__file__).resolve().parents[1]
 _REPOSITORY = _BED.parents[1]
-_LOGS = ("metrics.jsonl", "actor.jsonl", "environment.jsonl", "output.txt")
+_LOGS = ("metrics.jsonl", "actor.jsonl", "environment.jsonl", "queue.jsonl", "output.txt")
 _FP32 = ("param_dtype", "reduce_dtype", "buffer_dtype")
 
 
@@ -34,6 +34,7 @@ class Run:
         steps: Metrics of each step, as verl's own file logger wrote them.
         mini_batches: What the training engine was given (see `spy.py`), all roles and ranks.
         rollouts: What the environment said of each rollout (see `environment.py`).
+        queue: What was sampled and read from TransferQueue (see `spy.py`).
         seconds: Wall-clock duration.
     """
 
@@ -43,6 +44,7 @@ class Run:
     steps: list[dict[str, Any]]
     mini_batches: list[dict[str, Any]]
     rollouts: list[dict[str, Any]] = field(repr=False, default_factory=list)
+    queue: list[dict[str, Any]] = field(repr=False, default_factory=list)
     seconds: float = 0.0
 
     def actor(self, rank: int = 0) -> list[dict[str, Any]]:
@@ -58,6 +60,16 @@ class Run:
         import torch
 
         return torch.load(self.folder / "actor.jsonl.FSDPEngineWithLMHead.pt")
+
+    def tags(self) -> list[dict[str, Any]]:
+        """The tags of the training rows that were sampled, in order."""
+        sampled = [row["tags"] for row in self.queue if row["partition"] == "train" and "tags" in row]
+        return [tag for tags in sampled for tag in tags]
+
+    def fields_read(self) -> set[str]:
+        """The fields of training rows that were read by name."""
+        train = [row for row in self.queue if row["partition"] == "train"]
+        return {name for row in train for name in row.get("reads") or ()}
 
     def check(self) -> Run:
         """Raise, with the end of the output, unless the trainer ended well."""
@@ -108,6 +120,7 @@ def run_trainer(
         [row["data"] for row in _read_lines(folder / "metrics.jsonl")],
         _read_lines(folder / "actor.jsonl"),
         _read_lines(folder / "environment.jsonl"),
+        _read_lines(folder / "queue.jsonl"),
         seconds,
     )
 
@@ -125,6 +138,7 @@ def process_environment(folder: Path, samplemask: bool = True) -> dict[str, str]
             "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
             "CPU_BED_ACTOR_LOG": str(folder / "actor.jsonl"),
             "CPU_BED_ENVIRONMENT_LOG": str(folder / "environment.jsonl"),
+            "CPU_BED_QUEUE_LOG": str(folder / "queue.jsonl"),
             "HF_HUB_OFFLINE": "1",
             "HYDRA_FULL_ERROR": "1",
             "OMP_NUM_THREADS": "1",

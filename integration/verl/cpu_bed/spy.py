@@ -1,6 +1,7 @@
 """Writes down each mini batch that the training engine was given, and the weights after its step.
 
-It wraps the stock FSDP engine below everything that samplemask patches, so it sees what really trains.
+It wraps the stock FSDP engine below everything that samplemask patches, so it sees what really trains; and
+TransferQueue, where it sees the tags of sampled rows and what is read.
 """
 
 import hashlib
@@ -24,7 +25,12 @@ def _watch_engine(module):
 
     def optimizer_step(self):
         grad_norm = stock_step(self)
-        _write_down(engine=type(self).__name__, **self.cpu_bed_mini_batch, **_after(self, grad_norm))
+        _write_down(
+            "CPU_BED_ACTOR_LOG",
+            engine=type(self).__name__,
+            **self.cpu_bed_mini_batch,
+            **_after(self, grad_norm),
+        )
         return grad_norm
 
     if os.environ.get("CPU_BED_ACTOR_LOG"):
@@ -32,6 +38,29 @@ def _watch_engine(module):
             forward_backward_batch,
             optimizer_step,
         )
+
+
+@wrapt.when_imported("verl.trainer.ppo.v1.replay_buffer")
+def _watch_samples(module):
+    stock = module.ReplayBuffer._materialize_batch
+
+    def _materialize_batch(self, partition_id, *args, **kwargs):
+        batch = stock(self, partition_id, *args, **kwargs)
+        _write_down("CPU_BED_QUEUE_LOG", partition=partition_id, tags=batch.tags)
+        return batch
+
+    module.ReplayBuffer._materialize_batch = _materialize_batch
+
+
+@wrapt.when_imported("transfer_queue.interface")
+def _watch_reads(module):
+    stock = module.async_kv_batch_get
+
+    async def async_kv_batch_get(keys, partition_id, select_fields=None):
+        _write_down("CPU_BED_QUEUE_LOG", partition=partition_id, reads=select_fields)
+        return await stock(keys=keys, partition_id=partition_id, select_fields=select_fields)
+
+    module.async_kv_batch_get = async_kv_batch_get
 
 
 def _mini_batch(data) -> dict:
@@ -79,7 +108,8 @@ def _rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def _write_down(**record) -> None:
+def _write_down(log_variable: str, **record) -> None:
     record["rank"] = _rank()
-    with open(os.environ["CPU_BED_ACTOR_LOG"], "a", encoding="utf-8") as log:
-        log.write(json.dumps(record) + "\n")
+    if path := os.environ.get(log_variable):
+        with open(path, "a", encoding="utf-8") as log:
+            log.write(json.dumps(record) + "\n")
