@@ -114,13 +114,15 @@ class _Stage:
         """Let verl do its stage on the rows that vote, and write zeros for the others."""
         decision = self.decide(told)
         plan = decision.plan
+        if plan.changes_nothing:
+            written = self.estimate(told, plan)
+            self.note(decision)
+            return written
         marks_B = exclusion_column(plan.trains_B, told.rows.padding_B, self.policy.denominator)
-        before = _Before.of(self) if self.policy.verify and not plan.changes_nothing else None
-        with marking(None if plan.changes_nothing else marks_B[torch.from_numpy(plan.votes_B)]):
+        before = _Before.of(self) if self.policy.verify else None
+        with marking(marks_B[torch.from_numpy(plan.votes_B)]):
             written = self.estimate(told, plan)
         self.note(decision)
-        if plan.changes_nothing:
-            return written
         if before is not None:
             _verify(self, before, plan)
         silenced = _silence(self, told, plan, written, marks_B)
