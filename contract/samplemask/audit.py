@@ -45,7 +45,7 @@ class Options:
         expected: How many rollouts there should be; 0: as many as the files say.
         omitted: How many of them are known not to have run; files do not say.
         limit: From where on losses are an alarm.
-        fast: Read lines with fastsimdjson; None: if it is installed. The result is the same.
+        fast: Read lines with fastsimdjson; None: if it is installed. See `rows.make_read_row`.
         jobs: Processes that read.
         one_run: All files are shards of one run: equal indices are the same rollout.
     """
@@ -133,7 +133,7 @@ class Audit:
         return finite
 
     def _stale(self) -> list[dict[str, Any]]:
-        runs = self.ledger.runs.all()
+        runs = list(self.ledger.runs)
         return [
             {
                 "run": runs[row["run"]],

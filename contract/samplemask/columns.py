@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from itertools import starmap
 from typing import Any, Final
 
 import numpy as np
@@ -39,76 +41,52 @@ COLUMNS: Final = np.dtype(
     ]
 )
 EXPECTED: Final = np.dtype([("run", "i4"), ("task", "i4"), ("rollout", "i4"), ("agent", "i2")])
-_CHUNK: Final = 1 << 18
 
 
-class Names:
+class Names(dict[Any, int]):
     """Gives each distinct name a small number; beyond `limit` names, new ones share one."""
 
     OTHERS: Final = "(other names)"
 
     def __init__(self, limit: int = 30_000) -> None:
-        self._codes: dict[Any, int] = {}
+        super().__init__()
         self._limit = limit
 
-    def code(self, name: Any) -> int:
-        """Return the number of `name`; a new name gets the next one."""
-        code = self._codes.get(name)
-        if code is None:
-            name = name if len(self._codes) < self._limit else self.OTHERS
-            code = self._codes.setdefault(name, len(self._codes))
-        return code
-
-    def all(self) -> list[Any]:
-        """Return the names in the order of their numbers."""
-        return list(self._codes)
+    def __missing__(self, name: Any) -> int:
+        """Give a new name the next number."""
+        return self.setdefault(name if len(self) < self._limit else self.OTHERS, len(self))
 
     def take_in(self, other: Names) -> npt.NDArray[np.int32]:
         """Add another's names; return the new number of each."""
-        return np.array([self.code(name) for name in other.all()], dtype=np.int32)
+        return np.array([self[name] for name in other], dtype=np.int32)
 
 
 class Table:
-    """A structured array that grows by tuples."""
+    """A structured array that grows."""
 
     def __init__(self, columns: np.dtype[np.void]) -> None:
         self._columns = columns
         self._rows = np.empty(0, dtype=columns)
         self._count = 0
-        self._waiting = bytearray()
         formats = "".join(columns[name].char for name in columns.names or ())
         self._format = "=" + formats.replace("l", "q")  # numpy calls int64 a long
 
-    def append(self, *values: Any) -> None:
-        """Add one row."""
-        self._waiting += struct.pack(self._format, *values)  # it remembers the formats it has seen
-        if len(self._waiting) >= _CHUNK:
-            self._pack()
+    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add rows, each a tuple of its values."""
+        packed = b"".join(starmap(struct.Struct(self._format).pack, rows))
+        self.extend(np.frombuffer(packed, dtype=self._columns))
 
     def extend(self, rows: npt.NDArray[np.void]) -> None:
         """Add rows."""
-        self._pack()
-        self._add(rows)
-
-    def array(self) -> npt.NDArray[np.void]:
-        """Return all rows, a view; the table can grow on."""
-        self._pack()
-        return self._rows[: self._count]
-
-    def __len__(self) -> int:
-        return self._count + len(self._waiting) // self._columns.itemsize
-
-    def _pack(self) -> None:
-        if self._waiting:
-            self._add(np.frombuffer(self._waiting, dtype=self._columns))
-            self._waiting = bytearray()
-
-    def _add(self, rows: npt.NDArray[np.void]) -> None:
         count = self._count + len(rows)
         if count > len(self._rows):
             self._grow(count + count // 8)
         self._rows[self._count : count] = rows
         self._count = count
+
+    def array(self) -> npt.NDArray[np.void]:
+        """Return all rows, a view; the table can grow on."""
+        return self._rows[: self._count]
 
     def _grow(self, size: int) -> None:
         try:

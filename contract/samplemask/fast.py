@@ -1,7 +1,9 @@
 """The fast reader: it checks a whole line, and makes objects only of the fields that accounting needs.
 
 It needs the optional package fastsimdjson (`pip install fastsimdjson`). Odd lines go to the complete reader
-in `rows.py`, so both give the same rows. (Known exception, of fastsimdjson 0.8: it takes 00nan for a number.)
+in `rows.py`, so both give the same rows, with two exceptions: of equal keys inside `response` (in itself, its
+`usage` or an item of its `output`, which only tell length, turns and time) the first one counts here and the
+last one there; and fastsimdjson 0.8 takes 00nan for a number.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import Any, Final
 from fastsimdjson import Array, Object, parse
 
 from samplemask.accounting import Disposition
-from samplemask.rollouts import Text
+from samplemask.rollouts import Line
 from samplemask.rows import (
     ATTEMPT_INDEX,
     NEVER_RAN,
+    NO_AGENT,
     NOT_THE_MODEL,
     ROLLOUT_INDEX,
     SERVER,
@@ -26,6 +29,7 @@ from samplemask.rows import (
     agent_of,
     attempt_of,
     index_of,
+    is_output,
     judged,
     number_of,
 )
@@ -34,127 +38,142 @@ from samplemask.verdict import FAILURE_CLASS
 _BOM: Final = 0xEF  # its first byte, with which no JSON begins
 _MAX_KNOWN: Final = 1000
 _MAX_LETTERS: Final = 2000
+_SCORED: Final = Disposition.SCORED
+_NESTED: Final = ("instance_config", "metrics")
+_FLAGS: Final = ("mask_sample", "instance_config")
+_VERDICT: Final = (*_FLAGS, "metrics", "failure_kind", "failure_reason", FAILURE_CLASS, *NEVER_RAN)
+_RARE: Final = (ATTEMPT_INDEX, SERVER, "ng_perf")
+_OTHERS: Final = frozenset(NOT_THE_MODEL)
+_NO_REWARD: Final = judged({}, ())
+
+_Names = tuple[str, ...]
+_Get = Callable[[str], Any]
 
 
 class _OddLineError(ValueError):
     """The complete reader must take the line."""
 
 
-class _Keys:
-    """By the keys of an object, in their order: which of the wanted ones are among them.
+class _Layouts(dict[_Names, tuple[_Names, _Names]]):
+    """By the keys of an object: those of a verdict, and those that are rare. Few are new, so it remembers."""
 
-    Most objects have the keys of an earlier one, so this is looked up more often than found out.
-    """
-
-    def __init__(self, *wanted: str) -> None:
-        self._wanted = frozenset(wanted)
-        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.known: Final = self._known.get
-
-    def learn(self, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Find it out."""
+    def __missing__(self, keys: _Names) -> tuple[_Names, _Names]:
         if len(set(keys)) < len(keys):
             raise _OddLineError  # of equal keys the last one counts in Python, and the first one here
-        there = tuple(self._wanted.intersection(keys))
-        if len(self._known) < _MAX_KNOWN and sum(map(len, keys)) < _MAX_LETTERS:
-            self._known[keys] = there
-        return there
+        layout = tuple(filter(keys.__contains__, _VERDICT)), tuple(filter(keys.__contains__, _RARE))
+        if len(self) < _MAX_KNOWN and sum(map(len, keys)) < _MAX_LETTERS:
+            self[keys] = layout
+        return layout
 
 
-_verdicts: Final = _Keys(
-    "mask_sample", "failure_kind", "failure_reason", "instance_config", "metrics", FAILURE_CLASS, *NEVER_RAN
-)
-_items: Final = _Keys("role")
-_others: Final = _Keys()
+class _Kinds(dict[Any, bool]):
+    """By the type of an item of `response.output`: whether it is the output of a tool."""
+
+    def __missing__(self, kind: Any) -> bool:
+        output = is_output(kind)
+        if type(kind) is str and len(self) < _MAX_KNOWN and len(kind) < _MAX_LETTERS:
+            self[kind] = output
+        return output
+
+
+_layouts: Final = _Layouts()
+_kinds: Final = _Kinds()
 
 
 def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadRow:
     """Return the function that reduces one line to its row; it gives odd lines to `read_odd`."""
 
-    def read_row(text: Text) -> RolloutRow:
+    def read_row(line: Line) -> RolloutRow:
+        # This runs for each row, some of it for each item of its output: no helper where a line will do.
         try:
-            document = parse(text)
-            if type(document) is not Object or text[0] == _BOM:
-                return read_odd(text)
-            row = _row_of(document, failures_as_zero)
+            document = parse(line)
+            if type(document) is not Object or line[0] == _BOM:
+                return read_odd(line)
+            get = document.get
+            says, rare = _layouts[tuple(document)]
+            reward, task, rollout, agent = (
+                get("reward"),
+                get(TASK_INDEX),
+                get(ROLLOUT_INDEX),
+                get("agent_ref"),
+            )
+            tokens = turns = time = None
+            if type(response := get("response")) is Object:
+                time = number_of(response.get("created_at"))
+                if type(usage := response.get("usage")) is Object:
+                    tokens = number_of(usage.get("output_tokens"))
+                if type(output := response.get("output")) is Array:
+                    turns = _turns(output)
+            row = RolloutRow(
+                _SCORED,
+                reward,
+                None,
+                False,
+                None,
+                task if type(task) is int else index_of(task),
+                rollout if type(rollout) is int else index_of(rollout),
+                None,
+                NO_AGENT if agent is None else agent_of(_field(agent, "name"), None),
+                tokens,
+                turns,
+                time,
+            )
+            if type(reward) is not float or not isfinite(reward) or (says and _speaks(get, says)):
+                _judge(row, get, says, failures_as_zero)
+            if rare:
+                _add_rare(row, get)
         except (ValueError, TypeError, RecursionError):  # fastsimdjson's own errors are ValueErrors
-            return read_odd(text)
-        return row if row.problem is None else read_odd(text)
+            return read_odd(line)
+        return row
 
     return read_row
 
 
-# What follows runs for each row, some for each item of its output: no helper where a line will do.
-
-
-def _row_of(document: Object, failures_as_zero: Collection[str]) -> RolloutRow:
-    get, keys = document.get, tuple(document)
-    says = _verdicts.known(keys)
-    if says is None:
-        says = _verdicts.learn(keys)
-    reward = get("reward")
-    if type(reward) is float and isfinite(reward) and not _speaks(get, says):
-        row = RolloutRow(Disposition.SCORED, reward)
-    else:
-        row = _judged(get, says, failures_as_zero)
-    task, rollout, server = get(TASK_INDEX), get(ROLLOUT_INDEX), get(SERVER)
-    row.task = task if type(task) is int else index_of(task)
-    row.rollout = rollout if type(rollout) is int else index_of(rollout)
-    row.attempt = attempt_of(get(ATTEMPT_INDEX))
-    if (agent := get("agent_ref")) is not None or server is not None:
-        row.agent = agent_of(_field(agent, "name"), server)
-    if (perf := get("ng_perf")) is not None:
-        row.tokens = number_of(_field(perf, "completion_tokens"))
-        row.turns = number_of(_field(perf, "num_turns"))
-    if type(response := get("response")) is Object:
-        _measure(row, response)
-    return row
-
-
-def _speaks(get: Callable[[str], Any], says: tuple[str, ...]) -> bool:
+def _speaks(get: _Get, says: _Names) -> bool:
     """Tell whether a verdict's fields say more than that the reward counts."""
     for name in says:
         value = get(name)
-        if value is not None and (value is not False or name != "mask_sample"):
+        if name in _NESTED and type(value) is Object:
+            value = _field(value, "mask_sample")
+        if value is not None and (value is not False or name not in _FLAGS):
             return True
     return False
 
 
-def _judged(
-    get: Callable[[str], Any], says: tuple[str, ...], failures_as_zero: Collection[str]
-) -> RolloutRow:
-    fields = {name: get(name) for name in (*says, "reward", "error")}
-    for name in ("instance_config", "metrics"):
-        if type(fields.get(name)) is Object:
-            fields[name] = {"mask_sample": _field(fields[name], "mask_sample")}
-    return judged(fields, failures_as_zero)
+def _judge(row: RolloutRow, get: _Get, says: _Names, failures_as_zero: Collection[str]) -> None:
+    """Fill in what the verdict says of a row whose reward does not simply count."""
+    found = _NO_REWARD
+    if row.reward is not None or get("error") is not None or _speaks(get, says):
+        fields = {name: get(name) for name in (*says, "reward", "error")}
+        for name in _NESTED:
+            if type(fields.get(name)) is Object:
+                fields[name] = {"mask_sample": _field(fields[name], "mask_sample")}
+        found = judged(fields, failures_as_zero)
+    if found.problem is not None:
+        raise _OddLineError
+    row.disposition, row.reward = found.disposition, found.reward
+    row.kind, row.conflict = found.kind, found.conflict
 
 
-def _measure(row: RolloutRow, response: Object) -> None:
-    get, keys = response.get, tuple(response)
-    if _others.known(keys) is None:
-        _others.learn(keys)
-    row.time = number_of(get("created_at"))
-    if row.tokens is None:
-        row.tokens = number_of(_field(get("usage"), "output_tokens"))
-    if row.turns is None and type(output := get("output")) is Array:
-        row.turns = _turns(output)
+def _add_rare(row: RolloutRow, get: _Get) -> None:
+    row.attempt = attempt_of(get(ATTEMPT_INDEX))
+    row.agent = agent_of(_field(get("agent_ref"), "name"), get(SERVER))
+    perf = get("ng_perf")
+    tokens, turns = number_of(_field(perf, "completion_tokens")), number_of(_field(perf, "num_turns"))
+    row.tokens = row.tokens if tokens is None else tokens
+    row.turns = row.turns if turns is None else turns
 
 
 def _turns(output: Array) -> int | None:
-    turns, model_before, known = 0, False, _items.known
-    for item in output:
-        if type(item) is not Object:
-            return None
-        keys = tuple(item)
-        role = known(keys)
-        if role is None:
-            role = _items.learn(keys)
-        kind = item.get("type")
-        if (role and item.get("role") in NOT_THE_MODEL) or (type(kind) is str and kind[-7:] == "_output"):
-            model_before = False
-        elif not model_before:
-            turns, model_before = turns + 1, True
+    turns, model_before = 0, False
+    try:
+        for item in output:
+            if _kinds[item.get("type")] or item.get("role") in _OTHERS:
+                model_before = False
+            elif not model_before:
+                turns, model_before = turns + 1, True
+    except AttributeError:  # it is no object
+        return None
     return turns
 
 
@@ -162,7 +181,5 @@ def _field(view: Any, name: str) -> Any:
     """Return a field of an object; None of what is none."""
     if type(view) is not Object:
         return None
-    keys = tuple(view)
-    if _others.known(keys) is None:
-        _others.learn(keys)
+    _layouts[tuple(view)]  # it refuses equal keys
     return view.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +19,6 @@ from samplemask.columns import (
     NO_INDEX,
     NO_MEASURE,
     OMITTED,
-    SCORED,
     UNKNOWN,
     Names,
     Rollouts,
@@ -30,7 +30,13 @@ from samplemask.resolve import Resolved, resolve
 from samplemask.rows import NO_AGENT, Index, RolloutRow
 
 MAIN, FAILURES = "main", "failures"
+_LOST: Final = (Disposition.MASKED, Disposition.FAILED)
 _CODES: Final = {disposition: code for code, disposition in enumerate(DISPOSITIONS)}
+
+
+Seen = tuple[RolloutRow, int, int]
+"""A row, its line in the file, for reports, and a digest of its text, from 1; 0: not taken. Of equal rows of
+several runs that have one, one is counted."""
 
 
 class Ledger:
@@ -46,43 +52,43 @@ class Ledger:
         self._declared = (0, 0)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows.array())
 
-    def add(
-        self, row: RolloutRow, *, run: str = "", role: str = MAIN, line: int = 0, digest: int = 0
-    ) -> None:
-        """Record one row.
+    def add(self, seen: Iterable[Seen], *, run: str = "", role: str = MAIN) -> None:
+        """Record rows, many at once where possible: that is faster than each between two lines of a file.
 
         Args:
-            row: The row.
-            run: The run it belongs to; equal indices of different runs are different rollouts.
-            role: "main" or "failures", the file that it came from.
-            line: Its line there, for reports.
-            digest: Of the row's text, from 1; equal rows of several runs are then counted once.
+            seen: The rows.
+            run: The run they belong to; equal indices of different runs are different rollouts.
+            role: "main" or "failures", the file that they came from.
         """
-        disposition = row.disposition
-        self._rows.append(
-            self.runs.code(run),
-            self._index(row.task),
-            self._index(row.rollout),
-            0 if row.attempt is None else max(-1, min(row.attempt, LARGEST_SMALL)),
-            self.agents.code(row.agent),
-            self._kind(row),
-            line,
-            role == MAIN,
-            SCORED if disposition is Disposition.SCORED else _CODES[disposition],
-            math.nan if row.reward is None else row.reward,
-            _measure(row.tokens, LARGEST),
-            _measure(row.turns, LARGEST_SMALL),
-            NO_MEASURE if row.time is None else int(row.time),
-            digest,
+        self._rows.add(
+            (
+                self.runs[run],
+                self._index(row.task),
+                self._index(row.rollout),
+                0 if row.attempt is None else max(-1, min(row.attempt, LARGEST_SMALL)),
+                self.agents[row.agent],
+                self.kinds[row.kind or UNSPECIFIED] if row.kind or row.disposition in _LOST else -1,
+                line,
+                role == MAIN,
+                _CODES[row.disposition],
+                math.nan if row.reward is None else row.reward,
+                _measure(row.tokens, LARGEST),
+                _measure(row.turns, LARGEST_SMALL),
+                NO_MEASURE if row.time is None else int(row.time),
+                digest,
+            )
+            for row, line, digest in seen
         )
 
-    def expect(self, row: RolloutRow, *, run: str = "") -> None:
-        """Record that a rollout was expected; a row without indices says nothing."""
-        if row.task is not None and row.rollout is not None:
-            agent = self.agents.code(row.agent)
-            self._expected.append(self.runs.code(run), self._index(row.task), self._index(row.rollout), agent)
+    def expect(self, rows: Iterable[RolloutRow], *, run: str = "") -> None:
+        """Record that rollouts were expected; a row without indices says nothing."""
+        self._expected.add(
+            (self.runs[run], self._index(row.task), self._index(row.rollout), self.agents[row.agent])
+            for row in rows
+            if row.task is not None and row.rollout is not None
+        )
 
     def declare(self, *, expected: int = 0, omitted: int = 0) -> None:
         """State what the rows cannot show.
@@ -102,7 +108,7 @@ class Ledger:
         """
         runs, agents = self.runs.take_in(other.runs), self.agents.take_in(other.agents)
         kinds = np.append(self.kinds.take_in(other.kinds), np.int32(-1))
-        index_codes = np.array([self._index(name) for name in other._indices.all()], dtype=np.int32)
+        index_codes = np.array([self._index(name) for name in other._indices], dtype=np.int32)
         for mine, theirs in ((self._rows, other._rows), (self._expected, other._expected)):
             rows = theirs.array().copy()
             rows["run"], rows["agent"] = runs[rows["run"]], agents[rows["agent"]]
@@ -118,7 +124,7 @@ class Ledger:
         """Return the task or rollout index that a code stands for."""
         if code >= 0:
             return code
-        name: Index = None if code == NO_INDEX else self._indices.all()[-2 - code]
+        name: Index = None if code == NO_INDEX else list(self._indices)[-2 - code]
         return name
 
     def resolve(self) -> Resolved:
@@ -139,7 +145,7 @@ class Ledger:
         short = max(expected - len(rollouts), omitted - unknown, 0)
         if short:
             nameless = np.full(short, NO_INDEX, dtype=EXPECTED)
-            nameless["run"], nameless["agent"] = self.runs.code(""), self.agents.code(NO_AGENT)
+            nameless["run"], nameless["agent"] = self.runs[""], self.agents[NO_AGENT]
             rollouts = np.concatenate([rollouts, unknown_rows(nameless)])
         if omitted:
             rollouts = rollouts.copy()
@@ -148,17 +154,9 @@ class Ledger:
         return rollouts
 
     def _index(self, value: Index) -> int:
-        if value is None:
-            return NO_INDEX
-        if isinstance(value, int) and 0 <= value <= LARGEST:
+        if type(value) is int and 0 <= value <= LARGEST:
             return value
-        return -2 - self._indices.code(value)
-
-    def _kind(self, row: RolloutRow) -> int:
-        if row.kind is not None:
-            return self.kinds.code(row.kind)
-        lost = row.disposition is Disposition.MASKED or row.disposition is Disposition.FAILED
-        return self.kinds.code(UNSPECIFIED) if lost else -1
+        return NO_INDEX if value is None else -2 - self._indices[value]
 
 
 def _measure(value: float | None, largest: int) -> int:

@@ -118,7 +118,7 @@ def coverage_of(rollouts: Rollouts) -> Coverage:
 
 def by_agent(rollouts: Rollouts, ledger: Ledger, counting: Counting) -> dict[str, Summary]:
     """Summarize each agent, the ones that lost most rollouts first."""
-    names, agents = ledger.agents.all(), np.unique(rollouts["agent"]).tolist()
+    names, agents = list(ledger.agents), np.unique(rollouts["agent"]).tolist()
     if len(agents) < 2:
         return {names[agent]: summarize(rollouts, ledger, counting) for agent in agents}
     order_R = np.argsort(rollouts["agent"], kind="stable")
@@ -244,8 +244,8 @@ def _counted_rewards(rollouts: Rollouts, counting: Counting) -> tuple[npt.NDArra
 def _task(part: Rollouts, ledger: Ledger) -> dict[str, Any]:
     first = part[0]
     return {
-        "run": ledger.runs.all()[first["run"]],
-        "agent": ledger.agents.all()[first["agent"]],
+        "run": list(ledger.runs)[first["run"]],
+        "agent": list(ledger.agents)[first["agent"]],
         "task": ledger.index_name(int(first["task"])),
         "dispositions": {
             name.value: int((part["disposition"] == code).sum()) for code, name in enumerate(DISPOSITIONS)
@@ -282,7 +282,7 @@ def _weights(n: int, k: int) -> FloatArray:
 
 
 def _counted(kind_R: npt.NDArray[np.int32], ledger: Ledger) -> dict[str, int]:
-    names = ledger.kinds.all()
+    names = list(ledger.kinds)
     codes, counts = np.unique(kind_R[kind_R >= 0], return_counts=True)
     named = [(names[code], count) for code, count in zip(codes.tolist(), counts.tolist(), strict=True)]
     return dict(sorted(named, key=lambda item: (-item[1], item[0])))

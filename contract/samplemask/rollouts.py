@@ -8,19 +8,20 @@ from __future__ import annotations
 import gzip
 import importlib
 import io
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from samplemask.errors import ContractError
 
 STDIN: Final = "-"
 Text = bytes | memoryview
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""Longest line that is read, in bytes: memory stays bounded when a file has lost its newlines."""
+"""Longest line that is read, in bytes with its newline: memory is bounded in a file without newlines."""
 
 _FAILURES: Final = "_failures"
 _INPUTS: Final = "_materialized_inputs"
@@ -33,19 +34,11 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
-class Line(NamedTuple):
-    """One line that is not blank.
+class Unusable(str):
+    """Why a line cannot be used at all, in place of its bytes."""
 
-    Attributes:
-        number: Counted from 1.
-        text: The bytes, without a byte order mark; empty when `problem` is set. They may be a view of a
-            larger piece of the file.
-        problem: Why the line cannot be used at all, or None.
-    """
 
-    number: int
-    text: Text
-    problem: str | None = None
+Line = Text | Unusable
 
 
 @dataclass(slots=True)
@@ -98,7 +91,9 @@ def find_runs(paths: Sequence[str | Path], *, siblings: bool = True) -> list[Run
 class Lines:
     """Streams the lines of a file, plain, gzip or zstd, told apart by content; blank lines are left out.
 
-    A damaged compressed file ends with a line whose `problem` says so. Nothing is held but one line.
+    Each line comes as its bytes, without a byte order mark, or as the reason why it is `Unusable`. Its
+    bytes are a view of the one buffer that is filled again and again: use them before the next line.
+    A damaged compressed file ends with an unusable line that says so.
 
     Args:
         path: The file; "-" for standard input.
@@ -107,7 +102,7 @@ class Lines:
         count: Lines before `start`.
 
     Attributes:
-        count: Lines passed so far, blank ones too, and the number of the last one.
+        count: Lines passed so far, blank ones too: the number of the last one, counted from 1.
     """
 
     def __init__(self, path: Path | str, start: int = 0, stop: int | None = None, count: int = 0) -> None:
@@ -128,27 +123,27 @@ class Lines:
             except ContractError:
                 raise
             except Exception as error:  # noqa: BLE001 - each decompressor has errors of its own
-                yield Line(self.count + 1, b"", f"the file is damaged from here on: {error}")
+                self.count += 1
+                yield Unusable(f"the file is damaged from here on: {error}")
 
     def _lines(self, stream: io.BufferedIOBase) -> Iterator[Line]:
-        place = self._start
+        place = max(self._start - 1, 0)  # a newline there means that a line starts at `start`
         if place:
-            place -= 1  # a newline there means that a line starts at `start`
             stream.seek(place)
-        for text, size in _whole_lines(stream):
-            begins, place = place, place + size
-            if begins < self._start:
-                continue
-            if self._stop is not None and begins >= self._stop:
-                return
+        lines = _whole_lines(stream, math.inf if self._stop is None else self._stop - place)
+        if self._start:
+            next(lines, None)
+        has_bom = not self._start
+        for text in lines:
             self.count += 1
             if text is None:
-                yield Line(self.count, b"", f"longer than {MAX_LINE_BYTES:,} bytes")
+                yield Unusable(f"longer than {MAX_LINE_BYTES:,} bytes")
                 continue
-            if not begins and text[:3] == _BOM:
+            if has_bom and bytes(text[:3]) == _BOM:
                 text = text[len(_BOM) :]
+            has_bom = False
             if text and (text[0] == _OBJECT or not bytes(text).isspace()):
-                yield Line(self.count, text)
+                yield text
 
 
 def is_plain(path: Path | str) -> bool:
@@ -160,24 +155,28 @@ def is_plain(path: Path | str) -> bool:
     return not start.startswith(_GZIP_MAGIC) and start != _ZSTD_MAGIC
 
 
-def _whole_lines(stream: io.BufferedIOBase) -> Iterator[tuple[Text | None, int]]:
-    """Yield each line with its length; None instead of a line that is too long to keep."""
-    begun: list[Text] = []  # the line that began in an earlier piece
-    size = 0
-    while piece := stream.read1(_PIECE):
-        view, start = memoryview(piece), 0
-        while end := piece.find(b"\n", start) + 1:
-            text, size, start = view[start:end], size + end - start, end
-            if size > MAX_LINE_BYTES:
-                yield None, size
-            else:
-                yield b"".join([*begun, text]) if begun else text, size
-            begun, size = [], 0
-        if start < len(piece):
-            size += len(piece) - start
-            begun = [*begun, view[start:]] if size <= MAX_LINE_BYTES else []
-    if size:
-        yield b"".join(begun) if size <= MAX_LINE_BYTES else None, size
+def _whole_lines(stream: io.BufferedIOBase, length: float) -> Iterator[memoryview | None]:
+    """Yield each line that starts in the first `length` bytes; None instead of one too long to keep."""
+    buffer = bytearray(min(_PIECE, MAX_LINE_BYTES))
+    view, begun, lost = memoryview(buffer), 0, 0  # of a line whose end is to come: bytes kept, bytes not kept
+    while length > 0 and (read := stream.readinto1(view[begun : begun + _PIECE])):
+        start, end, stop = 0, begun, begun + read
+        if lost and (end := buffer.find(b"\n", 0, stop) + 1):
+            yield None
+            start, length, lost = end, length - lost, 0
+        while start < length and (end := buffer.find(b"\n", end, stop) + 1):
+            yield view[start:end]
+            start = end
+        begun, length = stop - start, length - start
+        if start:
+            view[:begun] = view[start:stop]
+        elif begun == MAX_LINE_BYTES:
+            begun, lost = 0, lost + begun
+        elif begun == len(buffer):
+            buffer = bytearray(min(2 * begun, MAX_LINE_BYTES))
+            buffer[:begun], view = view, memoryview(buffer)
+    if length > 0 and (begun or lost):
+        yield None if lost else view[:begun]
 
 
 def _opened(path: Path | str, closing: ExitStack) -> io.BufferedIOBase:
@@ -185,10 +184,10 @@ def _opened(path: Path | str, closing: ExitStack) -> io.BufferedIOBase:
         raw = cast(io.BufferedReader, sys.stdin.buffer)
     else:
         try:
-            file = Path(path).open("rb", _PIECE)  # noqa: SIM115 - the stack closes it
+            file = Path(path).open("rb")  # noqa: SIM115 - the stack closes it
         except OSError as error:
             raise ContractError(f"{path}: expected a file that can be read, found: {error}.") from error
-        raw = cast(io.BufferedReader, closing.enter_context(file))
+        raw = closing.enter_context(file)
     start = raw.peek(4)[:4]
     if start.startswith(_GZIP_MAGIC):
         return closing.enter_context(gzip.open(raw, "rb"))

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from samplemask.accounting import Disposition
 from samplemask.errors import ContractError
-from samplemask.rollouts import Text
+from samplemask.rollouts import Line, Unusable
 from samplemask.verdict import read_verdict
 
 TASK_INDEX: Final = "_ng_task_index"
@@ -34,7 +34,7 @@ _NAN_OR_INF: Final = re.compile(
 )
 
 Index = int | str | None
-ReadRow = Callable[[Text], "RolloutRow"]
+ReadRow = Callable[[Line], "RolloutRow"]
 
 
 class UnreadableLineError(Exception):
@@ -80,7 +80,7 @@ def make_read_row(failures_as_zero: Collection[str] = (), fast: bool | None = No
     Args:
         failures_as_zero: Failure classes that count as a measured zero.
         fast: Use fastsimdjson, which makes objects only of the fields that are needed; None: if it is
-            installed. The rows are the same.
+            installed. The rows are the same, but for equal keys inside `response`; see `fast`.
 
     Raises:
         ContractError: `fast` is True and fastsimdjson is not installed.
@@ -89,8 +89,8 @@ def make_read_row(failures_as_zero: Collection[str] = (), fast: bool | None = No
     if fast and not installed:
         raise ContractError("fast decoder: needs fastsimdjson. Run `pip install fastsimdjson`.")
 
-    def read_row(text: Text) -> RolloutRow:
-        return row_of(decode(text), failures_as_zero=failures_as_zero)
+    def read_row(line: Line) -> RolloutRow:
+        return row_of(decode(line), failures_as_zero=failures_as_zero)
 
     if fast is False or not installed:
         return read_row
@@ -125,14 +125,16 @@ def judged(response: Mapping[str, Any], failures_as_zero: Collection[str]) -> Ro
     return row
 
 
-def decode(text: Text) -> Mapping[str, Any]:
+def decode(line: Line) -> Mapping[str, Any]:
     """Parse one line completely.
 
     Raises:
-        UnreadableLineError: It is torn, not UTF-8, not JSON or no object.
+        UnreadableLineError: It is unusable, torn, not UTF-8, not JSON or no object.
     """
+    if isinstance(line, Unusable):
+        raise UnreadableLineError(line)
     try:
-        parsed = _parsed(bytes(text))
+        parsed = _parsed(bytes(line))
     except UnicodeDecodeError as error:
         where = f"byte {error.object[error.start]:#04x} at position {error.start}"
         raise UnreadableLineError(f"not UTF-8: {where}") from None
@@ -228,4 +230,9 @@ def _turns(output: Any) -> int | None:
 
 def _is_of_model(kind: Any, role: Any) -> bool:
     """Tell by type and role whether the model made an item of `response.output` (OpenAI Responses form)."""
-    return role not in NOT_THE_MODEL and not (isinstance(kind, str) and kind.endswith("_output"))
+    return role not in NOT_THE_MODEL and not is_output(kind)
+
+
+def is_output(kind: Any) -> bool:
+    """Tell whether items of this type are the output of a tool, which the model did not make."""
+    return isinstance(kind, str) and kind.endswith("_output")

@@ -104,7 +104,7 @@ def _bin(values: FloatArray, lost_R: BoolArray, rows: npt.NDArray[np.intp]) -> d
 
 
 def _kinds(ran: Rollouts, ledger: Ledger) -> Iterator[tuple[str, int]]:
-    names = ledger.kinds.all()
+    names = list(ledger.kinds)
     codes, counts = np.unique(ran["kind"][is_lost(ran) & (ran["kind"] >= 0)], return_counts=True)
     for code, _ in sorted(zip(codes.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1]):
         yield names[code], code

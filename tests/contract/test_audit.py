@@ -274,10 +274,8 @@ keys = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(
 def closed(main, failures, expected):
     ledger = Ledger()
     for role, rows in (("main", main), ("failures", failures)):
-        for line, each in enumerate(rows, 1):
-            ledger.add(row_of(each), run="r", role=role, line=line)
-    for task, rollout, agent in expected:
-        ledger.expect(row_of(row(task, rollout, agent=agent)), run="r")
+        ledger.add([(row_of(each), line, 0) for line, each in enumerate(rows, 1)], run="r", role=role)
+    ledger.expect([row_of(row(task, rollout, agent=agent)) for task, rollout, agent in expected], run="r")
     return close(ledger, Reader(ledger), Options())
 
 

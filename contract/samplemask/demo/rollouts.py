@@ -36,7 +36,7 @@ def read_batch(path: Path) -> GrpoBatch:
     A lost rollout has the reward 0, which is what a trainer that reads rewards alone gets.
     """
     (run,) = find_runs([path])
-    responses = [decode(line.text) for role, file in run if role != "inputs" for line in Lines(file)]
+    responses = [decode(line) for role, file in run if role != "inputs" for line in Lines(file)]
     responses.sort(key=lambda row: (row[TASK_INDEX], row[ROLLOUT_INDEX]))
     verdicts = [read_verdict(response) for response in responses]
     rewards: list[Any] = [0.0 if verdict.mask_sample else verdict.reward for verdict in verdicts]
