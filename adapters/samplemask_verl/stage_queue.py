@@ -6,7 +6,7 @@ masked step writes its marks with verl's own results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -118,18 +118,26 @@ def tagged(keys: Sequence[str], fields: Any, tags: Sequence[dict[str, Any]] | No
 
 
 def _tag_values(keys: Sequence[str], fields: Any, tags: Sequence[dict[str, Any]]) -> list[Any]:
-    """Say in a tag only what verl's stage would find: the rewards, the group of the key, the token count."""
-    names = set(fields.keys())
-    if not {"uid", "rm_scores"} <= names or not names.isdisjoint(VERDICT_FIELDS):
+    """Say in a tag only what verl's stage would find: the rewards, the group of the key, the token count.
+
+    Whatever else lies in the fields must not fail here, where it would fail a rollout.
+    """
+    scores, names = fields.get("rm_scores", None), set(fields.keys())
+    told = isinstance(scores, torch.Tensor) and scores.dim() == 2
+    if not told or "uid" not in names or not names.isdisjoint(VERDICT_FIELDS):
         return [None] * len(keys)
-    rewards, tokens = rewards_of(fields["rm_scores"])
+    rewards, tokens = rewards_of(scores)
     columns = (keys, tags, fields["uid"], fields["extra_fields"], rewards.tolist(), tokens.tolist())
-    return [
-        tag_of(unwrapped(extra) or {}, reward)
-        if uid_of(key) == unwrapped(uid) and tag.get("response_len") == length
-        else None
-        for key, tag, uid, extra, reward, length in zip(*columns, strict=True)
-    ]
+    if len({len(column) for column in columns}) > 1:
+        return [None] * len(keys)
+    return [_tag_value(*row) for row in zip(*columns, strict=True)]
+
+
+def _tag_value(key: str, tag: dict[str, Any], uid: Any, extra: Any, reward: float, tokens: int) -> Any:
+    extra = unwrapped(extra) or {}
+    if uid_of(key) != unwrapped(uid) or tag.get("response_len") != tokens or not isinstance(extra, Mapping):
+        return None
+    return tag_of(extra, reward)
 
 
 def rewards_of(scores: torch.Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

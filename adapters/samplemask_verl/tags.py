@@ -49,14 +49,13 @@ def tag_of(extra_fields: Mapping[str, Any], reward: float) -> float | list[Any] 
 
 def verdicts_of(tags: Sequence[Any]) -> tuple[RowVerdicts, npt.NDArray[np.float64]] | None:
     """Read what `tag_of` wrote for B rows: their verdicts and rewards; None when it is not there for each."""
-    said = [[tag, True, False, False, None] if type(tag) is float else tag for tag in tags]
+    said: list[Any] = [[tag, True, False, False, None] if type(tag) is float else tag for tag in tags]
     if not said or not all(isinstance(tag, (list, tuple)) and len(tag) == 5 for tag in said):
         return None
-    rewards, stated, masked, failed, kinds = zip(*said, strict=True)
+    rewards, stated, masked, failed, kinds = ([tag[place] for tag in said] for place in range(5))
     for kind in {*kinds} - {None}:
         check_kind(kind)  # an unknown one was reported where the rollout ran; people look here
-    masked_B, failed_B = np.array(masked, dtype=bool), np.array(failed, dtype=bool)
-    return RowVerdicts(masked_B, list(kinds), any(stated), failed_B), np.array(rewards, dtype=np.float64)
+    return RowVerdicts(np.array(masked), kinds, any(stated), np.array(failed)), np.array(rewards)
 
 
 def split_key(key: str) -> tuple[str, int] | None:

@@ -20,7 +20,7 @@ KILLED = ("killed", "timeout", "caught by type check")
 CORE = ("accounting", "errors", "failure_kinds", "groups", "policy", "seams", "verdict", "verdict_columns")
 SELECTION = {  # modules of the adapters that choose rows
     "samplemask_nemo_rl": ("columns", "decision", "rows"),
-    "samplemask_verl": ("decision", "verdicts"),
+    "samplemask_verl": ("decision", "tags", "verdicts"),
 }
 NAMES = [
     f"{package}/{name}"
@@ -42,6 +42,7 @@ TESTS = (
     "tests/adapters/test_nemo_rl_rows.py",
     "tests/adapters/test_verl_decision.py",
     "tests/adapters/test_verl_decision_edges.py",
+    "tests/adapters/test_verl_tags.py",
     "tests/adapters/test_verl_verdicts.py",
 )
 SETTINGS = """

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tensordict", reason="tensordict is not installed here")
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from samplemask import ContractError, SeamError
 from samplemask_verl.loss import EXCLUSION
@@ -74,8 +74,8 @@ SAID = [{"reward_extra_info": {"mask_sample": False}}, {"mask_sample": True, "fa
 
 
 def rollouts(scores=((0.0, 0.5), (0.25, 0.5)), uids=("u", "u"), extra=SAID, **columns):
-    fields = {"rm_scores": torch.tensor(scores), "uid": NonTensorStack(*uids), **columns}
-    return TensorDict({**fields, "extra_fields": NonTensorStack(*extra)}, 2)
+    fields = {"rm_scores": torch.tensor(scores), "uid": NonTensorStack(*uids)}
+    return TensorDict({**fields, "extra_fields": NonTensorStack(*extra), **columns}, 2)
 
 
 def sizes(*lengths):
@@ -112,6 +112,11 @@ def test_a_write_without_verdicts_keeps_its_tags():
         (rollouts(), sizes(3, 3)),  # response_len is not that of the scores
         (rollouts(), [{}, {}]),
         (rollouts(), None),
+        (rollouts().exclude("uid"), sizes(2, 2)),
+        (rollouts(uid=NonTensorData("u", [2])), sizes(2, 2)),  # one value for all rows
+        (rollouts(extra_fields=NonTensorStack("a", "b")), sizes(2, 2)),
+        (rollouts(rm_scores=torch.ones(2)), sizes(1, 1)),
+        (rollouts(rm_scores=NonTensorStack([1.0], [1.0])), sizes(1, 1)),
     ],
 )
 def test_what_the_trainer_could_not_rely_on_overwrites_an_older_tag_with_nothing(fields, tags):
