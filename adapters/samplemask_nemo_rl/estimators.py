@@ -114,7 +114,7 @@ def _decided(
     if batch is not None and VOTES in batch:
         return rows_of(batch)  # type: ignore[arg-type]
     session = getattr(estimator, ATTRIBUTE, None) or Session(_default_policy(estimator), "default")
-    reward_B = decision.as_numbers(rewards)
+    reward_B = _rewards(rewards, batch, len(codes_B))
     verdicts = None if batch is None else read_columns(batch)
     if verdicts is None:
         if session.switched_off or np.isfinite(reward_B).all():
@@ -124,6 +124,14 @@ def _decided(
     plan = plan_verdicts(verdicts, codes_B, session)
     decision.enter(plan, verdicts, reward_B, session)
     return DecidedRows(plan.votes_B, plan.trains_B)
+
+
+def _rewards(rewards: Any, batch: Mapping[str, Any] | None, rows: int) -> npt.NDArray[np.float64]:
+    """Return the rewards of B rows; GDPO may be given none: NeMo-RL's are the sums of their components."""
+    if rewards is not None:
+        return decision.as_numbers(rewards)
+    components = map(decision.as_numbers, _components(batch).values())
+    return np.nansum([np.zeros(rows), *components], axis=0)
 
 
 def _default_policy(estimator: Any) -> MaskPolicy:

@@ -190,6 +190,23 @@ def test_a_batch_without_voters_gives_zeros_in_the_form_of_the_estimator(adapter
         assert (part == 0).all()
 
 
+@pytest.mark.parametrize("flags", [None, [False, True, False, False]])
+def test_gdpo_may_be_given_no_rewards(adapter, flags):
+    components = {
+        "reward/a": torch.tensor([1.0, 0.0, 0.25, 0.5]),
+        "reward/b": torch.tensor([0.0, 1.0, 1.0, 0.0]),
+    }
+    batch = components if flags is None else {**components, "mask_sample": torch.tensor(flags)}
+    results = [
+        make("gdpo-mean-plain").compute_advantage(
+            torch.ones(4, 3, dtype=torch.long), rewards, torch.ones(4, 1), repeated_batch=dict(batch)
+        )
+        for rewards in (None, sum(components.values()))
+    ]
+    assert torch.equal(*results)
+    assert results[0].any()
+
+
 def test_a_component_that_was_not_measured_leaves_only_its_own_statistics(adapter):
     estimator = make("gdpo-mean-plain")
     nan = float("nan")
