@@ -1,4 +1,7 @@
-"""NeMo-RL's own tests pass with the adapter installed, as they do without it."""
+"""NeMo-RL's own tests pass with the adapter installed, as they do without it.
+
+They ask for the one Ray cluster of the machine, so they fail while another one runs.
+"""
 
 import subprocess
 import sys
