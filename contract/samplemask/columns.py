@@ -66,35 +66,29 @@ class Table:
 
     def __init__(self, columns: np.dtype[np.void]) -> None:
         self._columns = columns
-        self._rows = np.empty(0, dtype=columns)
-        self._count = 0
+        self._packed = bytearray()
         formats = "".join(columns[name].char for name in columns.names or ())
         self._format = "=" + formats.replace("l", "q")  # numpy calls int64 a long
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Add rows, each a tuple of its values."""
-        packed = b"".join(starmap(struct.Struct(self._format).pack, rows))
-        self.extend(np.frombuffer(packed, dtype=self._columns))
+        self._append(b"".join(starmap(struct.Struct(self._format).pack, rows)))
 
     def extend(self, rows: npt.NDArray[np.void]) -> None:
-        """Add rows."""
-        count = self._count + len(rows)
-        if count > len(self._rows):
-            self._grow(count + count // 8)
-        self._rows[self._count : count] = rows
-        self._count = count
+        """Add rows of another table."""
+        self._append(rows.tobytes())
 
     def array(self) -> npt.NDArray[np.void]:
         """Return all rows, a view; the table can grow on."""
-        return self._rows[: self._count]
+        return (
+            np.frombuffer(self._packed, dtype=self._columns) if self._packed else np.empty(0, self._columns)
+        )
 
-    def _grow(self, size: int) -> None:
+    def _append(self, packed: bytes) -> None:
         try:
-            self._rows.resize(size)  # the system moves the pages: no second copy, even for a moment
-        except ValueError:  # someone holds a view
-            rows = np.empty(size, dtype=self._columns)
-            rows[: self._count] = self._rows[: self._count]
-            self._rows = rows
+            self._packed += packed  # the system moves the pages: no second copy, even for a moment
+        except BufferError:  # someone holds a view
+            self._packed = self._packed + packed
 
 
 def chosen(rows: Rollouts, chosen_R: npt.NDArray[np.bool_]) -> Rollouts:

@@ -99,7 +99,8 @@ def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadR
             )
             tokens = turns = time = None
             if type(response := get("response")) is Object:
-                time = number_of(response.get("created_at"))
+                if (time := response.get("created_at")) is not None:
+                    time = number_of(time)
                 if type(usage := response.get("usage")) is Object:
                     tokens = number_of(usage.get("output_tokens"))
                 if type(output := response.get("output")) is Array:

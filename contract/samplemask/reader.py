@@ -13,7 +13,7 @@ from typing import Final
 from samplemask.accounting import Disposition
 from samplemask.ledger import FAILURES, MAIN, Ledger, Seen
 from samplemask.rollouts import STDIN, Line, Lines, RunFiles, Unusable, is_plain
-from samplemask.rows import UnreadableLineError, make_read_row
+from samplemask.rows import RolloutRow, UnreadableLineError, make_read_row
 
 MAX_LISTED: Final = 100_000
 """Most unreadable lines that are kept with their reasons, over all files; all are counted."""
@@ -137,23 +137,20 @@ class Reader:
 
     def _book(self, seen: list[Seen], file: FileCount, part: Part) -> None:
         """Record what was seen, and forget it."""
+        problems = []
         if part.role in (MAIN, FAILURES):
-            self._count(seen, file)
-            self.ledger.add(filter(_says_something, seen), run=part.run, role=part.role)
+            problems = [each for each in seen if each[0].problem is not None]
+            for row, number, _ in problems:
+                self._report(file, number, str(row.problem))
+            self.conflicts += sum([row.conflict for row, _, _ in seen])
+            if part.role == FAILURES:
+                _call_failures(seen)
+            readable = [each for each in seen if _says_something(each[0])] if problems else seen
+            self.ledger.add(readable, run=part.run, role=part.role)
         else:
-            file.rows += len(seen)
-            self.ledger.expect((row for row, _, _ in seen), run=part.run)
+            self.ledger.expect([row for row, _, _ in seen], run=part.run)
+        file.rows += len(seen) - len(problems)
         seen.clear()
-
-    def _count(self, seen: list[Seen], file: FileCount) -> None:
-        for row, number, _ in seen:
-            if row.problem is not None:
-                self._report(file, number, row.problem)
-                continue
-            file.rows += 1
-            self.conflicts += row.conflict
-            if file.role == FAILURES and row.disposition is Disposition.MASKED:
-                row.disposition = Disposition.FAILED  # whatever it says: it lies among the failures
 
     def _file(self, part: Part) -> FileCount:
         last = self.files[-1] if self.files else None
@@ -180,10 +177,16 @@ class Reader:
             setattr(file, name, getattr(file, name) + getattr(found.file, name))
 
 
-def _says_something(seen: Seen) -> bool:
+def _says_something(row: RolloutRow) -> bool:
     """Tell whether a row counts: one whose verdict cannot be read still says that its rollout existed."""
-    row = seen[0]
     return row.problem is None or (row.task is not None and row.rollout is not None)
+
+
+def _call_failures(seen: list[Seen]) -> None:
+    """Whatever a masked row says: it lies among the failures."""
+    for row, _, _ in seen:
+        if row.disposition is Disposition.MASKED:
+            row.disposition = Disposition.FAILED
 
 
 def _digest(line: Line) -> int:

@@ -133,17 +133,18 @@ class Lines:
         lines = _whole_lines(stream, math.inf if self._stop is None else self._stop - place)
         if self._start:
             next(lines, None)
-        has_bom = not self._start
+        first = 0 if self._start else self.count + 1
         for text in lines:
             self.count += 1
-            if text is None:
-                yield Unusable(f"longer than {MAX_LINE_BYTES:,} bytes")
-                continue
-            if has_bom and bytes(text[:3]) == _BOM:
-                text = text[len(_BOM) :]
-            has_bom = False
-            if text and (text[0] == _OBJECT or not bytes(text).isspace()):
+            if text and text[0] == _OBJECT:
                 yield text
+            elif text is None:
+                yield Unusable(f"longer than {MAX_LINE_BYTES:,} bytes")
+            else:
+                if self.count == first and bytes(text[: len(_BOM)]) == _BOM:
+                    text = text[len(_BOM) :]
+                if text and not bytes(text).isspace():
+                    yield text
 
 
 def is_plain(path: Path | str) -> bool:
