@@ -40,8 +40,7 @@ _MAX_KNOWN: Final = 1000
 _MAX_LETTERS: Final = 2000
 _SCORED: Final = Disposition.SCORED
 _NESTED: Final = ("instance_config", "metrics")
-_FLAGS: Final = ("mask_sample", "instance_config")
-_VERDICT: Final = (*_FLAGS, "metrics", "failure_kind", "failure_reason", FAILURE_CLASS, *NEVER_RAN)
+_VERDICT: Final = ("mask_sample", *_NESTED, "failure_kind", "failure_reason", FAILURE_CLASS, *NEVER_RAN)
 _RARE: Final = (ATTEMPT_INDEX, SERVER, "ng_perf")
 _OTHERS: Final = frozenset(NOT_THE_MODEL)
 _NO_REWARD: Final = judged({}, ())
@@ -133,10 +132,10 @@ def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadR
 def _speaks(get: _Get, says: _Names) -> bool:
     """Tell whether a verdict's fields say more than that the reward counts."""
     for name in says:
-        value = get(name)
+        value, is_flag = get(name), name == "mask_sample"
         if name in _NESTED and type(value) is Object:
-            value = _field(value, "mask_sample")
-        if value is not None and (value is not False or name not in _FLAGS):
+            value, is_flag = _field(value, "mask_sample"), name == "instance_config"
+        if value is not None and (value is not False or not is_flag):
             return True
     return False
 
