@@ -92,10 +92,9 @@ class RunCounts:
             Disposition.of(verdict, response) is Disposition.FAILED
             for verdict, response in zip(verdicts, responses, strict=True)
         ]
-        rewards = [math.nan if verdict.reward is None else verdict.reward for verdict in verdicts]
         return cls.of(
             np.array([verdict.mask_sample for verdict in verdicts], dtype=bool),
-            np.array(rewards, dtype=np.float64),
+            np.array([verdict.reward for verdict in verdicts], dtype=np.float64),  # of None it makes NaN
             [verdict.failure_kind for verdict in verdicts],
             np.array(failed, dtype=bool),
         )
@@ -131,10 +130,9 @@ class RunCounts:
         Raises:
             ContractError: More rollouts were counted than expected.
         """
-        counted = self.scored + self.masked + self.failed + omitted
-        return Coverage(
-            self.scored, self.masked, self.failed, omitted, expected=counted if expected is None else expected
-        )
+        if expected is None:
+            return Coverage(self.scored, self.masked, self.failed, omitted)
+        return Coverage(self.scored, self.masked, self.failed, omitted, expected=expected)
 
     def metrics(self) -> dict[str, float]:
         """Return the run so far under `mask_sample_run/`; none of what was not measured.

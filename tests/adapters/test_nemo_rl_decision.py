@@ -136,15 +136,19 @@ def test_a_kind_cannot_score_a_row_that_has_no_reward():
 
 def test_component_values_that_were_not_measured_are_counted_where_their_row_votes():
     nan = float("nan")
-    columns = {"reward/a": torch.tensor([nan, nan, 1.0]), "reward/b": torch.tensor([[0.5], [1.0], [nan]])}
+    columns = {"reward/a": torch.tensor([nan, nan, nan]), "reward/b": torch.tensor([[0.5], [1.0], [nan]])}
     decide({**batch(responses([0, 1, 0])), **columns, "rewards": torch.tensor([nan, nan, nan])}, session())
-    assert ledger.publish()["mask_sample/components_unmeasured"] == 2.0
+    assert ledger.publish()["mask_sample/components_unmeasured"] == 3.0
     for _ in range(2):
         decide({**batch(responses([0, 0, 0])), **columns}, session())
     published = ledger.publish()
-    assert published == {"mask_sample/components_unmeasured": 6.0}
+    assert published == {"mask_sample/components_unmeasured": 8.0}
     decide(batch(responses([0, 0, 0])), session())
     assert ledger.publish() == {}
+    fresh = Ledger()
+    fresh.add(plan_rows([False], None, MaskPolicy()), read_results(responses([0])), np.ones(1), [None])
+    fresh.count_unmeasured(1)
+    assert fresh.publish() == {"mask_sample/components_unmeasured": 1.0}
     ledger.count_unmeasured(1)
     ledger.begin()
     assert ledger.publish() == {}

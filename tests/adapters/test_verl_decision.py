@@ -40,7 +40,9 @@ def test_the_account_counts_sessions_by_their_verdicts_and_not_by_the_policy():
     assert (counts.scored, counts.masked, counts.failed) == (1, 1, 1)
     assert counts.kinds == {"agent_timeout": 1, "NodeFailure": 1}
     assert (counts.reward, counts.reward_unmasked) == (1.25 / 3, 1.0)
-    assert decision.sessions.counts([1, 2]).scored == 0
+    some = decision.sessions.counts([1, 2])
+    assert (some.scored, some.masked, some.failed) == (0, 1, 1)
+    assert some.kinds == {"agent_timeout": 1, "NodeFailure": 1}
     assert decision.sessions.group_S.tolist() == ["a"] * 3
 
 

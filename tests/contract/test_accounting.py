@@ -199,6 +199,19 @@ def test_rewards_that_are_no_numbers_are_refused(reward):
         metrics([1, 0], reward)
 
 
+@pytest.mark.parametrize(
+    "kinds", [[None, 5, "a:x"], np.array([None, 5, "a:x"], dtype=object), (None, 5, "a:x")]
+)
+def test_a_masked_rows_kind_that_is_no_text_is_refused_and_shown(kinds):
+    plan = plan_rows([0, 1, 1], None, MaskPolicy())
+    with pytest.raises(ContractError) as caught:
+        step_metrics(plan, [0, 0, 0], kinds)
+    assert str(caught.value) == (
+        "kinds_B: expected 3 failure kinds, one str or None per row of masked_B, found [5, 'a:x'] (list). "
+        "Use None for a row without one."
+    )
+
+
 def test_kinds_that_do_not_fit_the_plan_are_refused():
     plan = plan_rows([1, 0], None, MaskPolicy())
     with pytest.raises(ContractError, match=r"^kinds_B"):

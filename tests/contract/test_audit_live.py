@@ -69,6 +69,29 @@ def test_sums_are_exact_whatever_the_rewards(rewards):
     assert counts.reward_sum == counts.scored_sum == sum(map(Fraction, rewards), Fraction())
 
 
+def test_32_bit_rewards_are_summed_at_once(monkeypatch):
+    monkeypatch.delattr("samplemask.live._sum_of_any")
+    rewards = np.array([0.1, 0.7, -1.0, 1e3, 2.0**-16], dtype=np.float32).astype(np.float64)
+    assert RunCounts.of(np.zeros(5, dtype=bool), rewards).reward_sum == sum(
+        map(Fraction, rewards), Fraction()
+    )
+
+
+def test_rollouts_of_which_nothing_more_is_said_are_masked_and_did_not_fail():
+    counts = RunCounts.of(np.array([True, False]), np.array([0.5, 1.0]))
+    assert (counts.scored, counts.masked, counts.failed) == (1, 1, 0)
+
+
+def test_as_many_failures_as_masked_rollouts_are_published():
+    run = RunCounts.of(np.array([True, True]), np.zeros(2), None, np.array([True, False]))
+    assert run.metrics()["mask_sample_run/masked"] == run.metrics()["mask_sample_run/failed"] == 1.0
+
+
+def test_no_responses_are_no_rollouts():
+    assert RunCounts.of_responses([]) == RunCounts()
+    assert RunCounts().coverage() == Coverage()
+
+
 def test_rewards_near_the_largest_float_have_a_mean():
     assert RunCounts.of(np.zeros(4, dtype=bool), np.array([1.5e308] * 4)).reward == 1.5e308
 
