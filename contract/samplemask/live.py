@@ -96,7 +96,7 @@ class RunCounts:
             np.array([verdict.mask_sample for verdict in verdicts], dtype=bool),
             np.array([verdict.reward for verdict in verdicts], dtype=np.float64),  # of None it makes NaN
             [verdict.failure_kind for verdict in verdicts],
-            np.array(failed, dtype=bool),
+            np.array(failed),
         )
 
     def __add__(self, other: RunCounts) -> RunCounts:

@@ -90,6 +90,7 @@ def test_as_many_failures_as_masked_rollouts_are_published():
 def test_no_responses_are_no_rollouts():
     assert RunCounts.of_responses([]) == RunCounts()
     assert RunCounts().coverage() == Coverage()
+    assert RunCounts().coverage(omitted=2) == Coverage(omitted=2)
 
 
 def test_rewards_near_the_largest_float_have_a_mean():
