@@ -38,6 +38,7 @@ from samplemask.verdict import FAILURE_CLASS
 _BOM: Final = 0xEF  # its first byte, with which no JSON begins
 _MAX_KNOWN: Final = 1000
 _MAX_LETTERS: Final = 2000
+_EXACT: Final = 2**53  # whole numbers below are floats, too
 _SCORED: Final = Disposition.SCORED
 _NESTED: Final = ("instance_config", "metrics")
 _VERDICT: Final = ("mask_sample", *_NESTED, "failure_kind", "failure_reason", FAILURE_CLASS, *NEVER_RAN)
@@ -113,7 +114,7 @@ def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadR
                 task if type(task) is int else index_of(task),
                 rollout if type(rollout) is int else index_of(rollout),
                 None,
-                NO_AGENT if agent is None else agent_of(_field(agent, "name"), None),
+                agent_of(agent.as_dict().get("name"), None) if type(agent) is Object else NO_AGENT,
                 tokens,
                 turns,
                 time,
@@ -132,18 +133,29 @@ def make_read_row(read_odd: ReadRow, failures_as_zero: Collection[str]) -> ReadR
 def _speaks(get: _Get, says: _Names) -> bool:
     """Tell whether a verdict's fields say more than that the reward counts."""
     for name in says:
-        value, is_flag = get(name), name == "mask_sample"
-        if name in _NESTED and type(value) is Object:
-            value, is_flag = _field(value, "mask_sample"), name == "instance_config"
-        if value is not None and (value is not False or not is_flag):
+        value = get(name)
+        if value is not None and not _is_silent(name, value):
             return True
     return False
 
 
+def _is_silent(name: str, value: Any) -> bool:
+    if name in _NESTED and type(value) is Object:
+        flag = _field(value, "mask_sample")
+        return flag is None or (flag is False and name == "instance_config")
+    if name == "failure_reason":
+        return type(value) is str  # it explains, and decides nothing
+    return name == "mask_sample" and value is False
+
+
 def _judge(row: RolloutRow, get: _Get, says: _Names, failures_as_zero: Collection[str]) -> None:
     """Fill in what the verdict says of a row whose reward does not simply count."""
+    silent = not _speaks(get, says)
+    if silent and type(row.reward) is int and abs(row.reward) < _EXACT:
+        row.reward = float(row.reward)
+        return
     found = _NO_REWARD
-    if row.reward is not None or get("error") is not None or _speaks(get, says):
+    if not silent or row.reward is not None or get("error") is not None:
         fields = {name: get(name) for name in (*says, "reward", "error")}
         for name in _NESTED:
             if type(fields.get(name)) is Object:

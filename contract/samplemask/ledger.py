@@ -30,6 +30,7 @@ from samplemask.resolve import Resolved, resolve
 from samplemask.rows import NO_AGENT, Index, RolloutRow
 
 MAIN, FAILURES = "main", "failures"
+_SCORED: Final = Disposition.SCORED
 _LOST: Final = (Disposition.MASKED, Disposition.FAILED)
 _CODES: Final = {disposition: code for code, disposition in enumerate(DISPOSITIONS)}
 
@@ -62,20 +63,23 @@ class Ledger:
             run: The run they belong to; equal indices of different runs are different rollouts.
             role: "main" or "failures", the file that they came from.
         """
+        index, agents = self._index, self.agents
         self._rows.add(
             (
                 self.runs[run],
-                self._index(row.task),
-                self._index(row.rollout),
+                row.task if type(row.task) is int and 0 <= row.task <= LARGEST else index(row.task),
+                row.rollout
+                if type(row.rollout) is int and 0 <= row.rollout <= LARGEST
+                else index(row.rollout),
                 0 if row.attempt is None else max(-1, min(row.attempt, LARGEST_SMALL)),
-                self.agents[row.agent],
-                self.kinds[row.kind or UNSPECIFIED] if row.kind or row.disposition in _LOST else -1,
+                agents[row.agent],
+                -1 if row.kind is None and row.disposition is _SCORED else self._kind(row),
                 line,
                 role == MAIN,
                 _CODES[row.disposition],
                 math.nan if row.reward is None else row.reward,
-                _measure(row.tokens, LARGEST),
-                _measure(row.turns, LARGEST_SMALL),
+                NO_MEASURE if row.tokens is None else _whole(row.tokens, LARGEST),
+                NO_MEASURE if row.turns is None else _whole(row.turns, LARGEST_SMALL),
                 NO_MEASURE if row.time is None else int(row.time),
                 digest,
             )
@@ -158,6 +162,9 @@ class Ledger:
             return value
         return NO_INDEX if value is None else -2 - self._indices[value]
 
+    def _kind(self, row: RolloutRow) -> int:
+        return self.kinds[row.kind or UNSPECIFIED] if row.kind or row.disposition in _LOST else -1
 
-def _measure(value: float | None, largest: int) -> int:
-    return NO_MEASURE if value is None else int(value) if value < largest else largest
+
+def _whole(value: float, largest: int) -> int:
+    return int(value) if value < largest else largest

@@ -128,7 +128,8 @@ def _dependence(ran: Rollouts, code: int, lost_R: BoolArray, values: FloatArray)
     """Compare the rows lost to one kind with the scored ones: other losses hide what would have been."""
     of_kind_R = lost_R & (ran["kind"] == code)
     compared_R = (of_kind_R | (ran["disposition"] == SCORED)) & np.isfinite(values)
-    values, of_kind_R = values[compared_R], of_kind_R[compared_R]
+    if not compared_R.all():
+        values, of_kind_R = values[compared_R], of_kind_R[compared_R]
     if len(values) < _MIN_ROWS or of_kind_R.all() or not of_kind_R.any() or np.ptp(values) == 0:
         return None
     return _rank_correlation(values, of_kind_R) * math.sqrt(len(values) - 1)
@@ -141,9 +142,13 @@ def _rank_correlation(values: FloatArray, chosen_R: BoolArray) -> float:
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])).astype(np.int32)
     del ordered  # each of these columns counts on a file of millions of rows
     sizes_V = np.diff(np.append(starts, np.int32(count)))
-    rank_V = (sizes_V - 1) / 2  # of each distinct value, from the middle
-    rank_V += starts - (count - 1) / 2
     chosen_V = np.add.reduceat(chosen_R[order], starts, dtype=np.int32)
+    del order
+    rank_V = (sizes_V - 1) / 2  # of each distinct value, from the middle
+    rank_V += starts
+    rank_V -= (count - 1) / 2
+    together = float(np.einsum("v,v", chosen_V, rank_V))
+    rank_V *= rank_V
     share = float(chosen_R.mean())
-    spread = float((sizes_V * rank_V**2).sum()) * share * (1 - share) * count
-    return float((chosen_V * rank_V).sum()) / math.sqrt(spread)
+    spread = float(np.einsum("v,v", sizes_V, rank_V)) * share * (1 - share) * count
+    return together / math.sqrt(spread)

@@ -29,19 +29,27 @@ def progress_of(ran: Rollouts) -> tuple[str, FloatArray]:
     time = ran["time"].astype(np.float64)
     if len(ran) and (time >= 0).mean() > 0.5:
         return "time", np.where(time >= 0, time, np.nan)
+    del time
+    if (
+        len(ran)
+        and np.ptp(ran["run"]) == 0
+        and ran["main"].all()
+        and (ran["line"][1:] >= ran["line"][:-1]).all()
+    ):
+        return "position", np.arange(len(ran), dtype=np.float64)  # one file, as it was read
     place = np.empty(len(ran))
-    place[np.lexsort((ran["line"], ~ran["main"], ran["run"]))] = np.arange(len(ran))
+    place[np.lexsort((ran["line"], ~ran["main"], ran["run"]))] = np.arange(len(ran), dtype=np.int32)
     return "position", place
 
 
 def even_bins(values: FloatArray, count: int) -> list[npt.NDArray[np.intp]]:
     """Return the rows of at most `count` bins of about equal size; equal values stay together."""
-    order = np.argsort(values, kind="stable")[: int(np.isfinite(values).sum())]
+    whole_order = np.argsort(values, kind="stable")
+    order = whole_order[: int(np.isfinite(values).sum())]
     if not len(order):
         return []
-    ordered = values[order]
-    edges = np.unique(ordered[[len(order) * part // count for part in range(1, count)]])
-    cuts = np.searchsorted(ordered, edges, side="left")
+    edges = np.unique(values[order[[len(order) * part // count for part in range(1, count)]]])
+    cuts = np.searchsorted(values, edges, side="left", sorter=whole_order)
     return [part for part in np.split(order, np.unique(cuts)) if len(part)]
 
 
