@@ -194,20 +194,20 @@ def _sorted_rewards(
 
 def mean(values: FloatArray) -> float | None:
     """Return the mean of the finite values, the same in whatever order they come; None without any."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
+    count = int(np.isfinite(values).sum())
+    if not count:
         return None
     try:
-        return math.fsum(_plain(finite)) / len(finite)
+        return math.fsum(_finite(values)) / count
     except OverflowError:  # the sum of rewards near the largest float, although their mean fits
-        return math.fsum(value / len(finite) for value in _plain(finite))
+        return math.fsum(value / count for value in _finite(values))
 
 
-def _plain(values: FloatArray) -> Iterator[float]:
+def _finite(values: FloatArray) -> Iterator[float]:
     """Return Python's own floats, a piece at a time: a list of all would take four times the memory."""
     size = 1 << 16
-    pieces = (values[start : start + size].tolist() for start in range(0, len(values), size))
-    return itertools.chain.from_iterable(pieces)
+    pieces = (values[start : start + size] for start in range(0, len(values), size))
+    return itertools.chain.from_iterable(piece[np.isfinite(piece)].tolist() for piece in pieces)
 
 
 def _rewards(rollouts: Rollouts, counting: Counting) -> dict[str, float | None]:

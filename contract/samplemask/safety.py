@@ -49,6 +49,7 @@ def safety(rollouts: Rollouts, ledger: Ledger) -> dict[str, Any]:
         bins[f"by_{name}"] = [_bin(values, lost_R, rows) for rows in even_bins(values, BINS)]
         for kind, code in kinds:
             moves[kind][name] = _dependence(ran, code, lost_R, values)
+        del values
     return {
         "rate": rate(int(lost_R.sum()), len(ran)),
         **bins,
@@ -139,8 +140,9 @@ def _rank_correlation(values: FloatArray, chosen_R: BoolArray) -> float:
     """Return the correlation of the values' ranks with being chosen; equal values share their mean rank."""
     order = np.argsort(values, kind="stable")
     ordered, count = values[order], len(values)
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])).astype(np.int32)
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     del ordered  # each of these columns counts on a file of millions of rows
+    starts = np.flatnonzero(is_first).astype(np.int32)
     sizes_V = np.diff(np.append(starts, np.int32(count)))
     chosen_V = np.add.reduceat(chosen_R[order], starts, dtype=np.int32)
     del order
