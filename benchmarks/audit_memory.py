@@ -95,7 +95,7 @@ def main() -> None:
         assert document["dispositions"]["masked"] == counts["masked"]
         assert document["unreadable"]["count"] == counts["torn"]
         assert peak < options.limit_mb, f"more than {options.limit_mb} MB"
-        killed_half_way(path, seconds / 2)
+        killed_half_way(path, seconds / 4)  # this time the file is in memory, so it is read faster
         print("killed half way: nothing printed, no page")
 
 
