@@ -54,7 +54,7 @@ class MaskPolicy(BaseModel):
     outage_min_rows: Annotated[int, Field(ge=1, strict=True)] = 50
     on_outage: Literal["raise", "skip_step"] = "raise"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, /, **options: Any) -> None:  # "self" may be a misspelt option, too
         """Build the policy.
 
         Raises:

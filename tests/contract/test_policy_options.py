@@ -30,6 +30,7 @@ from samplemask import ContractError, MaskPolicy, plan_rows
         ({"masked_kinds": [1]}, r"^masked_kinds\.0: "),
         ({"acton": "exclude"}, r"^unknown policy option 'acton'\. Did you mean 'action'\?$"),
         ({"zzz": 1}, r"^unknown policy option 'zzz'\. Known options: action, min_valid, .*on_outage\.$"),
+        ({"self": 1}, r"^unknown policy option 'self'\."),
         ({"scored_kinds": ["a:b"], "masked_kinds": ["a:b"]}, r"\['a:b'\] cannot be in scored_kinds and in"),
         ({"scored_kinds": ["samplemask:reward_missing"]}, r"cannot be scored: such a row has no reward"),
         ({"scored_kinds": ["samplemask:reward_not_finite"]}, r"cannot be scored"),
