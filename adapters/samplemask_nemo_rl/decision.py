@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -146,8 +146,19 @@ def decide(batch: MutableMapping[str, Any], session: Session | None) -> DecidedR
 
 
 def _unmeasured_components(batch: MutableMapping[str, Any], votes_B: npt.NDArray[np.bool_]) -> int:
-    columns = [as_numbers(batch[name]) for name in batch if name.startswith(COMPONENT)]
+    columns = map(as_numbers, components_of(batch).values())
     return sum(int((~np.isfinite(column[votes_B])).sum()) for column in columns)
+
+
+def components_of(batch: Any) -> dict[str, torch.Tensor]:
+    """Return a batch's columns of reward components, by name; none of what is no batch."""
+    if not isinstance(batch, Mapping):
+        return {}
+    return {
+        name: column
+        for name, column in batch.items()
+        if isinstance(name, str) and name.startswith(COMPONENT) and isinstance(column, torch.Tensor)
+    }
 
 
 def rows_of(batch: MutableMapping[str, Any]) -> DecidedRows:

@@ -12,8 +12,15 @@ import torch
 
 from samplemask.policy import MaskPolicy
 from samplemask_nemo_rl import decision
-from samplemask_nemo_rl.columns import COMPONENT, VOTES, all_measured, judged_by_reward, read_columns
-from samplemask_nemo_rl.decision import DecidedRows, decided_rows, ledger, plan_verdicts, rows_of
+from samplemask_nemo_rl.columns import VOTES, all_measured, judged_by_reward, read_columns
+from samplemask_nemo_rl.decision import (
+    DecidedRows,
+    components_of,
+    decided_rows,
+    ledger,
+    plan_verdicts,
+    rows_of,
+)
 from samplemask_nemo_rl.rows import (
     code_column,
     group_by_group,
@@ -130,7 +137,7 @@ def _rewards(rewards: Any, batch: Mapping[str, Any] | None, rows: int) -> npt.ND
     """Return the rewards of B rows; GDPO may be given none: NeMo-RL's are the sums of their components."""
     if rewards is not None:
         return decision.as_numbers(rewards)
-    components = map(decision.as_numbers, _components(batch).values())
+    components = map(decision.as_numbers, components_of(batch).values())
     return np.nansum([np.zeros(rows), *components], axis=0)
 
 
@@ -181,7 +188,9 @@ def _blank(value: Any) -> Any:
 def _call(original: Function, estimator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the host's estimator with unmeasured components (NaN) set aside."""
     batch = kwargs.get("repeated_batch")
-    holes = {name: column for name, column in _components(batch).items() if not torch.isfinite(column).all()}
+    holes = {
+        name: column for name, column in components_of(batch).items() if not torch.isfinite(column).all()
+    }
     if not holes:
         return original(estimator, *args, **kwargs)
     filled = {name: torch.nan_to_num(column, 0.0, 0.0, 0.0) for name, column in holes.items()}
@@ -191,13 +200,3 @@ def _call(original: Function, estimator: Any, args: tuple[Any, ...], kwargs: dic
         return original(estimator, *args, **{**kwargs, "repeated_batch": {**batch, **filled}})
     finally:
         _unmeasured.reset(token)
-
-
-def _components(batch: Any) -> dict[str, torch.Tensor]:
-    if not isinstance(batch, Mapping):
-        return {}
-    return {
-        name: column
-        for name, column in batch.items()
-        if isinstance(name, str) and name.startswith(COMPONENT) and isinstance(column, torch.Tensor)
-    }

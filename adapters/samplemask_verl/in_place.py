@@ -36,7 +36,8 @@ def zero_rows_of(batch: Any, name: str, excluded_B: torch.Tensor) -> None:
 @cache
 def _seen_when_alone() -> tuple[Any, ...]:
     """Look at a column that a new batch alone holds: what is counted depends on the version of Python."""
-    return _seen_of(TensorDict({"mask": torch.zeros((2, 2), dtype=torch.int64)}, batch_size=2), "mask")
+    with torch.inference_mode(False):  # whatever the caller is in: this is remembered
+        return _seen_of(TensorDict({"mask": torch.zeros((2, 2), dtype=torch.int64)}, batch_size=2), "mask")
 
 
 def _seen_of(batch: Any, name: str) -> tuple[Any, ...]:
@@ -47,5 +48,6 @@ def _seen_of(batch: Any, name: str) -> tuple[Any, ...]:
     memory = column.untyped_storage()
     kind = (type(batch), column.device, column.is_contiguous(), column.is_inference(), column.requires_grad)
     from_elsewhere = (memory.is_shared(), not memory.resizable())
-    holders = (sys.getrefcount(column), column._use_count(), torch._C._storage_Use_Count(memory._cdata))
-    return (*kind, *from_elsewhere, *holders)
+    holders = (column._use_count(), torch._C._storage_Use_Count(memory._cdata))
+    names = (sys.getrefcount(column), sys.getrefcount(memory))
+    return (*kind, *from_elsewhere, *holders, *names)

@@ -39,9 +39,9 @@ def tag_of(extra_fields: Mapping[str, Any], reward: float) -> float | list[Any] 
         said = read_flags(places_of([extra_fields]), 1, every_kind=True)
     except ContractError:  # said by the trainer, which reads the field again: a rollout must not fail of it
         return None
-    masked, failed, (kind,) = bool(said.masked_B[0]), bool(said.failed_B[0]), said.kinds_B
-    if not masked and not math.isfinite(reward):  # would mask, and a reward model may yet write another
+    if not math.isfinite(reward):  # decides by itself, and a reward model may yet write another
         return None
+    masked, failed, (kind,) = bool(said.masked_B[0]), bool(said.failed_B[0]), said.kinds_B
     if said.stated and not masked and kind is None:
         return reward
     return [reward, said.stated, masked, failed, kind]
@@ -61,7 +61,7 @@ def verdicts_of(tags: Sequence[Any]) -> tuple[RowVerdicts, npt.NDArray[np.float6
 def split_key(key: str) -> tuple[str, int] | None:
     """Split verl's row key `{uid}_{session}_{index}` into session and index; None for another form."""
     session, _, index = key.rpartition("_")
-    return (session, int(index)) if index.isdigit() and "_" in session else None
+    return (session, int(index)) if index.isdecimal() and "_" in session else None
 
 
 def uid_of(key: str) -> str | None:

@@ -15,6 +15,9 @@ from samplemask_verl.stage_queue import rewards_of
 from samplemask_verl.tags import TAG, places_of, split_key, uid_of, verdicts_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, read_rows, unwrapped
 
+_PADDING = [0.0, False, False, False, None]
+"""What a padding row's tag is taken for: it says nothing, not even that there was a verdict."""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -37,7 +40,7 @@ def told_by_tags(batch: Any) -> Told | None:
     Args:
         batch: A KVBatchMeta.
     """
-    read = verdicts_of([0.0 if _pads(tag) else tag.get(TAG) for tag in batch.tags])
+    read = verdicts_of([_PADDING if _pads(tag) else tag.get(TAG) for tag in batch.tags])
     tokens = [tag.get("response_len") for tag in batch.tags]
     if read is None or None in tokens or len(verdict_fields(batch)) > 1:
         return None

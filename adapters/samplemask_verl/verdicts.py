@@ -148,7 +148,8 @@ def _says_something(column: Sequence[Any]) -> npt.NDArray[np.bool_]:
     try:
         kinds = set(column)
     except TypeError:  # an unhashable value, such as an instance_config
-        return np.array([not (value is None or value is False or value == "") for value in column])
+        plain = (isinstance(value, (bool, str, type(None))) and value in silent for value in column)
+        return ~np.fromiter(plain, bool, len(column))
     if kinds <= silent:
         return np.zeros(len(column), dtype=bool)
     return np.fromiter((value not in silent for value in column), bool, len(column))

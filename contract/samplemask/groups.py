@@ -101,10 +101,10 @@ def _look_up(
         codes_B, groups = _numbered(ids_B)
         if set(map(type, groups)) <= {str, bytes, int}:  # as in all but the oddest batches
             return codes_B, len(groups)
-        if any(getattr(group, "ndim", None) == 0 for group in groups):
+        if any(hasattr(group, "tolist") for group in groups):
             raise TypeError("tensors hash by identity, so each would be its own group")
     except TypeError:
-        ids_B = _as_array([group.item() if getattr(group, "ndim", None) == 0 else group for group in ids_B])
+        ids_B = _as_array([group.tolist() if hasattr(group, "tolist") else group for group in ids_B])
         try:
             codes_B, groups = _numbered(ids_B)
         except TypeError as error:

@@ -153,7 +153,7 @@ class RunCounts:
 def _exact_sum(values: npt.NDArray[np.float64]) -> Fraction:
     """Sum finite floats without any rounding."""
     with np.errstate(over="ignore"):
-        units = values * float(_UNITS)  # exact, or infinite
+        units = np.multiply(values, float(_UNITS), dtype=np.float64)  # exact, or infinite
     if np.abs(units).max(initial=0.0) < _LARGEST_SUM / (len(units) + 1):
         whole = units.astype(np.int64)
         if (whole == units).all():  # as with 32-bit rewards that are not tiny

@@ -7,6 +7,7 @@ pytest.importorskip("verl", reason="verl is not installed in this environment")
 import tensordict
 import torch
 
+from samplemask_verl import in_place
 from samplemask_verl.in_place import zero_rows_of
 
 EXCLUDED = torch.tensor([False, True, False])
@@ -43,6 +44,7 @@ HOLDERS = {
     "another form": lambda data: data["mask"].view(torch.float64).view(torch.int64),
     "numpy": lambda data: data["mask"].numpy(),
     "its memory": lambda data: torch.tensor([], dtype=torch.int64).set_(data["mask"].untyped_storage()),
+    "its memory by name": lambda data: data["mask"].untyped_storage(),
     "dlpack": lambda data: torch.utils.dlpack.to_dlpack(data["mask"]),
     "autograd": lambda data: torch.ones(3, 4, requires_grad=True) * data["mask"],
 }
@@ -86,6 +88,15 @@ def test_a_mask_of_inference_mode_is_copied():
     with torch.inference_mode():
         data = batch()
     assert not zeroes_in_place(data)
+
+
+def test_a_first_batch_in_inference_mode_does_not_decide_for_later_ones():
+    in_place._seen_when_alone.cache_clear()
+    with torch.inference_mode():
+        data = batch()
+        zero_rows_of(batch(), "mask", EXCLUDED)
+    assert not zeroes_in_place(data)
+    assert zeroes_in_place(batch())
 
 
 def test_a_batch_that_makes_its_columns_when_asked_gets_a_copy():

@@ -114,6 +114,21 @@ def test_what_the_masked_row_holds_does_not_matter():
         assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
 
 
+@pytest.mark.parametrize("first", [float("nan"), 0.5])
+def test_a_reward_written_over_the_first_one_counts(first):
+    batch = put(FOUR, scores=[1.0, first, 0.0, 0.0])
+    rm_scores = [
+        torch.nn.functional.pad(torch.tensor([1.0 * (row < 2)]), (LENGTHS[row] - 1, 0)) for row in range(4)
+    ]
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id="train",
+        fields=list_of_dict_to_tensordict([{"rm_scores": row} for row in rm_scores]),
+    )
+    trainer(mask_sample={"scored_kinds": ["session_lost"]})._compute_advantage(batch, {})
+    assert advantages(batch) == [0.5, 0.5, -0.5, -0.5]
+
+
 @pytest.mark.parametrize("flag", [True, "True", 1, torch.tensor(True)])
 def test_the_flag_is_read_from_the_agent_loop_too(flag):
     infos = [scored(1.0), {"score": 1.0}, scored(0.0), scored(0.0)]

@@ -145,6 +145,8 @@ def test_component_values_that_were_not_measured_are_counted_where_their_row_vot
     assert published == {"mask_sample/components_unmeasured": 8.0}
     decide(batch(responses([0, 0, 0])), session())
     assert ledger.publish() == {}
+    decide({**batch(responses([0, 0, 0])), "reward/notes": ["a", "b", "c"], 7: None}, session())
+    assert ledger.publish() == {}
     fresh = Ledger()
     fresh.add(plan_rows([False], None, MaskPolicy()), read_results(responses([0])), np.ones(1), [None])
     fresh.count_unmeasured(1)

@@ -1,13 +1,11 @@
 """What a row's tag says is what its fields say."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplemask import failure_kinds
+from samplemask import ContractError, failure_kinds
 from samplemask_verl.tags import places_of, split_key, tag_of, uid_of, verdicts_of
 from samplemask_verl.verdicts import read_rows
 
@@ -34,16 +32,19 @@ def test_every_other_row_is_spelled_out(extra_fields, tag):
     assert tag_of(extra_fields, 1.0) == tag
 
 
-def test_a_masked_rows_reward_may_be_no_number_and_another_rows_is_left_to_the_trainer():
-    reward, *others = tag_of({"mask_sample": True}, NAN)
-    assert (math.isnan(reward), others) == (True, [True, True, False, None])
-    assert tag_of({"mask_sample": False}, NAN) is None
-    assert tag_of({}, float("inf")) is None
+def test_a_row_whose_reward_is_no_number_is_left_to_the_trainer():
+    for reward in (NAN, float("inf")):
+        for said in ({}, {"mask_sample": False}, {"mask_sample": True, "failure_kind": "session_lost"}):
+            assert tag_of(said, reward) is None
 
 
 def test_what_cannot_be_read_is_left_to_the_trainer_which_says_so():
     assert tag_of({"mask_sample": "maybe"}, 1.0) is None
     assert tag_of({"reward_extra_info": {"mask_sample": True, "failure_kind": 7}}, 1.0) is None
+    for flags in (np.array([True, False]), np.array([])):
+        assert tag_of({"mask_sample": flags}, 1.0) is None
+        with pytest.raises(ContractError, match=r"row 0 .*mask_sample"):
+            read_rows(places_of([{"mask_sample": flags}]), np.ones(1))
 
 
 def test_tags_are_read_back_as_lists_or_tuples():
@@ -78,7 +79,7 @@ def test_keys_of_verls_form_name_uid_session_and_index():
     assert split_key("3f-a_12_0") == ("3f-a_12", 0)
     assert uid_of("3f-a_12_0") == "3f-a"
     assert uid_of("with_underscore_1_2") == "with_underscore"
-    for other in ("3f-a", "3f-a_x", "3_4"):
+    for other in ("3f-a", "3f-a_x", "3_4", "3f-a_0_²"):
         assert split_key(other) is None
         assert uid_of(other) is None
 

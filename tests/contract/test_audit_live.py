@@ -77,6 +77,11 @@ def test_32_bit_rewards_are_summed_at_once(monkeypatch):
     )
 
 
+def test_16_bit_rewards_are_summed_without_a_warning():
+    rewards = np.array([0.5, 0.0, -0.25], dtype=np.float16)
+    assert RunCounts.of(np.zeros(3, dtype=bool), rewards).reward_sum == Fraction(1, 4)
+
+
 def test_rollouts_of_which_nothing_more_is_said_are_masked_and_did_not_fail():
     counts = RunCounts.of(np.array([True, False]), np.array([0.5, 1.0]))
     assert (counts.scored, counts.masked, counts.failed) == (1, 1, 0)

@@ -133,6 +133,13 @@ def test_torch_tensors_of_no_dimension_group_by_value():
     assert partition(torch.tensor([5.0, 7.0, 5.0], dtype=torch.bfloat16)) == [[0, 2], [1]]
 
 
+def test_torch_tensors_of_one_value_are_refused_as_numpy_arrays_are():
+    torch = pytest.importorskip("torch")
+    for ids in ([1, 1, 2, 2, 1], [[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]]):
+        with pytest.raises(ContractError, match=r"^group_B: expected hashable group ids"):
+            group_codes([torch.tensor(each).reshape(-1) for each in ids], 5)
+
+
 def test_a_number_and_its_text_are_two_groups_in_a_list():
     assert partition([1, "1", 1, "1"]) == [[0, 2], [1, 3]]
 
