@@ -137,8 +137,11 @@ def _rewards(rewards: Any, batch: Mapping[str, Any] | None, rows: int) -> npt.ND
     """Return the rewards of B rows; GDPO may be given none: NeMo-RL's are the sums of their components."""
     if rewards is not None:
         return decision.as_numbers(rewards)
-    components = map(decision.as_numbers, components_of(batch).values())
-    return np.nansum([np.zeros(rows), *components], axis=0)
+    components = [decision.as_numbers(column) for column in components_of(batch).values()]
+    if not components:
+        return np.zeros(rows)
+    nothing_measured_B = np.isnan(components).all(axis=0)
+    return np.where(nothing_measured_B, np.nan, np.nansum(components, axis=0))
 
 
 def _default_policy(estimator: Any) -> MaskPolicy:

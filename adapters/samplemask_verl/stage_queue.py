@@ -114,14 +114,15 @@ def tagged(keys: Sequence[str], fields: Any, tags: Sequence[dict[str, Any]] | No
     if fields is None or "extra_fields" not in fields.keys():  # noqa: SIM118 - a TensorDict, not a dict
         return tags
     tags = [{} for _ in keys] if tags is None else tags
-    return [{**tag, TAG: value} for tag, value in zip(tags, _tag_values(keys, fields, tags), strict=True)]
+    try:
+        values = _tag_values(keys, fields, tags)
+    except Exception:  # noqa: BLE001 - fields of any kind; the trainer reads them, a rollout must not fail of it
+        values = [None] * len(keys)
+    return [{**tag, TAG: value} for tag, value in zip(tags, values, strict=True)]
 
 
 def _tag_values(keys: Sequence[str], fields: Any, tags: Sequence[dict[str, Any]]) -> list[Any]:
-    """Say in a tag only what verl's stage would find: the rewards, the group of the key, the token count.
-
-    Whatever else lies in the fields must not fail here, where it would fail a rollout.
-    """
+    """Say in a tag only what verl's stage would find: the rewards, the group of the key, the token count."""
     scores, names = fields.get("rm_scores", None), set(fields.keys())
     told = isinstance(scores, torch.Tensor) and scores.dim() == 2
     if not told or "uid" not in names or not names.isdisjoint(VERDICT_FIELDS):

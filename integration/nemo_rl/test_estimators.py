@@ -207,6 +207,20 @@ def test_gdpo_may_be_given_no_rewards(adapter, flags):
     assert results[0].any()
 
 
+def test_of_a_row_without_any_measured_component_gdpo_has_no_reward(adapter):
+    nan = float("nan")
+    batch = {"reward/a": torch.tensor([1.0, 0.0, nan, 1.0]), "reward/b": torch.tensor([0.0, 0.0, nan, 1.0])}
+    results = [
+        make("gdpo-mean-plain").compute_advantage(
+            torch.ones(4, 3, dtype=torch.long), rewards, torch.ones(4, 1), repeated_batch=dict(batch)
+        )
+        for rewards in (None, torch.tensor([1.0, 0.0, nan, 2.0]))
+    ]
+    assert torch.equal(*results)
+    # Without row 2: together 0, -1, 1, whose mean is 0 and whose standard deviation is 1.
+    torch.testing.assert_close(results[0][:, 0], torch.tensor([0.0, -1.0, 0.0, 1.0]))
+
+
 def test_a_component_that_was_not_measured_leaves_only_its_own_statistics(adapter):
     estimator = make("gdpo-mean-plain")
     nan = float("nan")

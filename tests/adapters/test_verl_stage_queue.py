@@ -117,6 +117,8 @@ def test_a_write_without_verdicts_keeps_its_tags():
         (rollouts(extra_fields=NonTensorStack("a", "b")), sizes(2, 2)),
         (rollouts(rm_scores=torch.ones(2)), sizes(1, 1)),
         (rollouts(rm_scores=NonTensorStack([1.0], [1.0])), sizes(1, 1)),
+        (rollouts(rm_scores=torch.ones(2, 2, requires_grad=True)), sizes(2, 2)),
+        (rollouts(extra_fields=TensorDict({"mask_sample": torch.ones(2)}, 2)), sizes(2, 2)),
     ],
 )
 def test_what_the_trainer_could_not_rely_on_overwrites_an_older_tag_with_nothing(fields, tags):
