@@ -226,6 +226,15 @@ V1_STORE = Seam(
     more_allowed=True,
 )
 
+V1_REWARD = Seam(
+    module=_V1,
+    attribute="PPOTrainer._compute_reward_colocate",
+    parameters=("self", "batch", "metrics"),
+    source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
+    why="Notes which verdicts a reward model wrote after the rollout: verl's batch does not say.",
+    removable_when="verl's batch names the fields that its reward model wrote.",
+)
+
 V1_START = Seam(
     module=_V1,
     attribute="PPOTrainer.__init__",

@@ -83,6 +83,7 @@ def _patch_v1(module: ModuleType) -> None:
             (seams.V1_READ, stage_queue.wrap_get),
             (seams.V1_WRITE, stage_queue.wrap_put),
             (seams.V1_STORE, stage_queue.wrap_async_put),
+            (seams.V1_REWARD, stage_queue.wrap_reward),
             (seams.V1_ADVANTAGE, v1.wrap_compute_advantage(module)),
             (seams.V1_START, _checking_policy),
             (seams.V1_STEP, steps.wrap_step),

@@ -17,7 +17,7 @@ import torch
 
 from samplemask.errors import SeamError
 from samplemask_verl.loss import EXCLUSION
-from samplemask_verl.tags import TAG, tag_of, uid_of
+from samplemask_verl.tags import COLUMNS, TAG, tag_of, uid_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, unwrapped
 
 Wrapper = Callable[..., Any]
@@ -25,6 +25,7 @@ Wrapper = Callable[..., Any]
 _reading: ContextVar[tuple[Sequence[str], Callable[[Any], None]] | None] = ContextVar(
     "samplemask_reading", default=None
 )
+_scoring: ContextVar[set[str] | None] = ContextVar("samplemask_scoring", default=None)
 _marks: ContextVar[torch.Tensor | None] = ContextVar("samplemask_marks", default=None)
 
 
@@ -84,12 +85,35 @@ def wrap_put(original: Wrapper) -> Wrapper:
     def kv_batch_put(
         keys: Any, partition_id: str, fields: Any = None, tags: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        marks_B = _marks.get()
+        marks_B, written = _marks.get(), _scoring.get()
         if marks_B is not None:
             fields = fields.copy().set(EXCLUSION, marks_B)
+        if written is not None and fields is not None:
+            written.update(fields.keys())
         return original(keys, partition_id, fields, tagged(keys, fields, tags), *args, **kwargs)
 
     return kv_batch_put
+
+
+def wrap_reward(original: Wrapper) -> Wrapper:
+    """Make the wrapper around `PPOTrainer._compute_reward_colocate`.
+
+    verl's batch does not say which fields its reward model wrote, until something else is put.
+    """
+
+    def _compute_reward_colocate(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        written: set[str] = set()
+        token = _scoring.set(written)
+        try:
+            scored = original(self, batch, *args, **kwargs)
+        finally:
+            _scoring.reset(token)
+        if columns := sorted(written.intersection(VERDICT_FIELDS)):
+            for tag in scored.tags:
+                tag[COLUMNS] = columns
+        return scored
+
+    return _compute_reward_colocate
 
 
 def wrap_async_put(original: Wrapper) -> Wrapper:

@@ -22,6 +22,9 @@ TAG = "samplemask"
 """Key of a tag: the reward alone where a verdict calls it measured and names no kind; else a list of
 reward, stated, masked, failed, kind; None: the trainer has to read the row's fields."""
 
+COLUMNS = "samplemask_columns"
+"""Key of a tag: the verdict fields that a reward model wrote after the rollout. In this process only."""
+
 
 def places_of(extra_fields: Sequence[Mapping[str, Any]]) -> list[Place]:
     """Return where V1's field `extra_fields` of B rows may hold verdicts, most trusted first."""

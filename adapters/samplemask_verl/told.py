@@ -12,7 +12,7 @@ import numpy.typing as npt
 from samplemask_verl.config import VerlPolicy, is_group_relative, policy_for
 from samplemask_verl.decision import Decision, Rows, decide, with_signal
 from samplemask_verl.stage_queue import rewards_of
-from samplemask_verl.tags import TAG, places_of, split_key, uid_of, verdicts_of
+from samplemask_verl.tags import COLUMNS, TAG, places_of, split_key, uid_of, verdicts_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, RowVerdicts, read_rows, unwrapped
 
 _PADDING = [0.0, False, False, False, None]
@@ -74,7 +74,8 @@ def read(host: ModuleType, batch: Any) -> Any:
 
 def verdict_fields(batch: Any) -> list[str]:
     """Name the fields that may hold verdicts: the rollout's, and those that a reward model wrote."""
-    return ["extra_fields", *(name for name in VERDICT_FIELDS if name in (batch.fields or ()))]
+    written = {*(batch.fields or ()), *(name for tag in batch.tags for name in tag.get(COLUMNS, ()))}
+    return ["extra_fields", *(name for name in VERDICT_FIELDS if name in written)]
 
 
 def decide_rows(host: ModuleType, algorithm: Any, told: Told, policy: VerlPolicy) -> Decision:

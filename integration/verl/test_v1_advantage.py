@@ -4,13 +4,14 @@ import itertools
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed in this environment")
 tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
 import torch
 from omegaconf import OmegaConf
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdaptiveKLController, FixedKLController
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -369,6 +370,40 @@ def test_verdicts_that_a_reward_model_wrote_after_the_rollout_count():
     batch = tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=flags)
     trainer()._compute_advantage(batch, {})
     assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_verdicts_of_a_reward_model_count_whether_or_not_verls_batch_names_them(refreshed):
+    batch = put([scored(1.0), scored(1.0), scored(0.0), scored(0.0)])
+    texts = TensorDict(
+        {
+            name: torch.nested.as_nested_tensor(
+                [torch.ones(n).long() for n in LENGTHS[:4]], layout=torch.jagged
+            )
+            for name in ("prompts", "responses")
+        },
+        4,
+    )
+    tq.kv_batch_put(batch.keys, "train", texts.set("raw_prompt", NonTensorStack(*["hi"] * 4)))
+    made, scores = trainer(), torch.zeros(4, 4)
+    scores[0, 2] = scores[1, 1] = 1.0
+    columns = {
+        "mask_sample": np.array([False, True, False, False]),
+        "failure_kind": np.array(["", "judge_lost", "", ""], dtype=object),
+    }
+    output = trainer_base.DataProto.from_dict(
+        {"rm_scores": scores}, non_tensors=columns, meta_info={"reward_extra_keys": list(columns)}
+    )
+    made.reward_loop_manager = SimpleNamespace(compute_rm_score=lambda _: output)
+    made.tokenizer = SimpleNamespace(pad_token_id=0)
+    batch = tq.KVBatchMeta(keys=batch.keys, tags=batch.tags, partition_id="train")
+    batch = made._compute_reward_colocate(batch, metrics={})
+    if refreshed:
+        batch = tq.kv_batch_put(batch.keys, "train", TensorDict({"other": torch.zeros(4)}, 4))
+    metrics = {}
+    made._compute_advantage(batch, metrics)
+    assert advantages(batch) == [0.667, 0.0, -0.333, -0.333]
+    assert metrics["mask_sample/kind/judge_lost"] == 1.0
 
 
 def test_every_row_of_a_masked_step_is_marked_and_described_as_it_was():
