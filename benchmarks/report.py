@@ -94,7 +94,7 @@ def plot(found: Found, path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "samplemask"
     from matplotlib import pyplot
 
-    names = [name for name in found if "grpo" in name]
+    names = [name for name in found if "grpo" in name and len(found[name]) > 2]
     figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.6), squeeze=False)
     for axis, name in zip(axes[0], names, strict=True):
         for case, points in _curves(found[name]):
