@@ -72,7 +72,7 @@ integration-trl: $(TRL)/.ready  ## Tests of the guide's worked example against t
 integration: $(VERL)/.ready  ## The slower tests too: whole training runs of the real verl
 	$(VERL)/bin/python $(PYTEST) integration/verl
 
-mutants: $(MUTANTS)/.ready  ## Mutate the core and ask whether a test notices; writes docs/mutants.md (15 minutes, not in `make test`)
+mutants: $(MUTANTS)/.ready  ## Mutate the core and ask whether a test notices; writes docs/mutants.md (20 minutes, not in `make test`)
 	OMP_NUM_THREADS=1 $(MUTANTS)/bin/python integration/mutation/run.py --work .venvs/mutants-work --write
 
 compatibility:  ## The tests on other versions; writes docs/compatibility.md (15 minutes, not in `make test`)
