@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from samplemask.accounting import PREFIX, step_metrics
-from samplemask.failure_kinds import REWARD_MISSING, warn_once
+from samplemask.failure_kinds import REWARD_MISSING, warn_once, without_pardon
 from samplemask.live import RunCounts
 from samplemask.policy import RowPlan, plan_rows
 from samplemask_nemo_rl.columns import COMPONENT, MASKED, VOTES, RowVerdicts, judged_by_reward, read_columns
@@ -136,8 +136,7 @@ def decide(batch: MutableMapping[str, Any], session: Session | None) -> DecidedR
         return None
     rewards = as_numbers(batch["total_reward"])
     verdicts = judged_by_reward(verdicts, rewards)
-    plan = plan_verdicts(verdicts, _groups(batch), session)
-    enter(plan, verdicts, rewards, session)
+    plan = plan_and_enter(verdicts, rewards, _groups(batch), session)
     ledger.count_unmeasured(_unmeasured_components(batch, plan.votes_B))
     batch[MASKED] = torch.from_numpy(plan.masked_B & ~plan.trains_B)
     batch["loss_multiplier"] = keep_rows(batch["loss_multiplier"], plan.trains_B)
@@ -167,36 +166,29 @@ def rows_of(batch: MutableMapping[str, Any]) -> DecidedRows:
     return DecidedRows(votes, votes & ~masked)
 
 
-def plan_verdicts(verdicts: RowVerdicts, codes_B: npt.NDArray[np.intp], session: Session) -> RowPlan:
-    """Apply the session's policy; a row without a reward never trains and never votes.
+def plan_and_enter(
+    verdicts: RowVerdicts, reward_B: npt.NDArray[Any], codes_B: npt.NDArray[np.intp], session: Session
+) -> RowPlan:
+    """Apply the session's policy, and enter the plan into the ledger unless the policy leaves all as it is.
+
+    A row without a reward never trains and never votes.
 
     Args:
         verdicts: The verdicts of B rows.
+        reward_B: float (B,) rewards.
         codes_B: intp (B,) group codes.
         session: The run's session.
     """
     if not verdicts.stated_B.any() and not session.switched_off:
         warn_once("nemo_rl:no verdict", _NO_VERDICT)
-    plan = plan_rows(verdicts.masked_B, codes_B, session.policy, _without_pardon(verdicts, session))
-    plan.votes_B[:] &= verdicts.measured_B
-    plan.trains_B[:] &= verdicts.measured_B
+    policy, measured_B = session.policy, verdicts.measured_B
+    kinds_B = without_pardon(verdicts.kinds_B, measured_B, policy.scored_kinds, REWARD_MISSING)
+    plan = plan_rows(verdicts.masked_B, codes_B, policy, kinds_B)
+    plan.votes_B[:] &= measured_B
+    plan.trains_B[:] &= measured_B
+    if policy.action != "ignore" or policy.max_masked_fraction is not None:
+        ledger.add(plan, verdicts, np.where(measured_B, reward_B, np.nan), kinds_B)
     return plan
-
-
-def _without_pardon(verdicts: RowVerdicts, session: Session) -> list[str | None]:
-    """Return the kinds; a row without a reward has none that scores it: it would train on nothing."""
-    kinds = list(verdicts.kinds_B)
-    for row in np.flatnonzero(~verdicts.measured_B).tolist():
-        if kinds[row] in session.policy.scored_kinds:
-            kinds[row] = REWARD_MISSING
-    return kinds
-
-
-def enter(plan: RowPlan, verdicts: RowVerdicts, reward_B: npt.NDArray[Any], session: Session) -> None:
-    """Enter a plan into the ledger, unless the policy leaves everything as it is."""
-    if session.policy.action != "ignore" or session.policy.max_masked_fraction is not None:
-        rewards = np.where(verdicts.measured_B, reward_B, np.nan)
-        ledger.add(plan, verdicts, rewards, _without_pardon(verdicts, session))
 
 
 def _groups(batch: MutableMapping[str, Any]) -> npt.NDArray[np.intp]:

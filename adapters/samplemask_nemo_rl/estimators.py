@@ -18,7 +18,7 @@ from samplemask_nemo_rl.decision import (
     components_of,
     decided_rows,
     ledger,
-    plan_verdicts,
+    plan_and_enter,
     rows_of,
 )
 from samplemask_nemo_rl.rows import (
@@ -128,8 +128,7 @@ def _decided(
             return None
         verdicts = all_measured(len(reward_B))  # no verdicts here: only rewards that are no numbers count
     verdicts = judged_by_reward(verdicts, reward_B)
-    plan = plan_verdicts(verdicts, codes_B, session)
-    decision.enter(plan, verdicts, reward_B, session)
+    plan = plan_and_enter(verdicts, reward_B, codes_B, session)
     return DecidedRows(plan.votes_B, plan.trains_B)
 
 

@@ -106,8 +106,7 @@ async def decide_chunk(call: Function, config: Any, meta: Any, session: Session)
     verdicts = read_columns(chunk)
     assert verdicts is not None
     verdicts = judged_by_reward(verdicts, rewards)
-    plan = decision.plan_verdicts(verdicts, prompt_codes(chunk[config.prompt_ids_field]), session)
-    decision.enter(plan, verdicts, rewards, session)
+    plan = decision.plan_and_enter(verdicts, rewards, prompt_codes(chunk[config.prompt_ids_field]), session)
     _report_if_empty(plan)
     masks = _changed_masks(chunk, config.sample_mask_field, plan)
     if masks:

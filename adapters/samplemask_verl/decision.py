@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samplemask.accounting import StepCounts
-from samplemask.failure_kinds import REWARD_NOT_FINITE, warn_once
+from samplemask.failure_kinds import REWARD_NOT_FINITE, warn_once, without_pardon
 from samplemask.groups import group_codes
 from samplemask.live import RunCounts
 from samplemask.policy import MaskPolicy, RowPlan, plan_rows
@@ -120,7 +120,7 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
 
 def _decide_sessions(said: Sessions, policy: MaskPolicy) -> Decision:
     measured_S = np.isfinite(said.reward_S)
-    kinds_S = _without_pardon(said.kinds_S, measured_S, policy)
+    kinds_S = without_pardon(said.kinds_S, measured_S, policy.scored_kinds, REWARD_NOT_FINITE)
     plan = plan_rows(said.masked_S, said.group_S, policy, kinds_S)
     if plan.thin_groups:
         _warn_of_singletons(said.group_S)
@@ -197,12 +197,3 @@ def _session_kinds(
 def _weight(kind: str | None, policy: MaskPolicy) -> int:
     """Rank the kind of a flagged row: one that stays scored comes last, no kind before it."""
     return 1 if kind in policy.scored_kinds else 3 if kind else 2
-
-
-def _without_pardon(kinds_S: list[str | None], measured_S: BoolArray, policy: MaskPolicy) -> list[str | None]:
-    """Return the kinds; a session without a reward has none that scores it."""
-    kinds = kinds_S.copy()
-    for session in np.flatnonzero(~measured_S).tolist():
-        if kinds[session] in policy.scored_kinds:
-            kinds[session] = REWARD_NOT_FINITE
-    return kinds

@@ -44,10 +44,11 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
                 return original(self, batch, metrics)
             stage = _Stage(host, original, self, batch, metrics, policy)
             if not stage.rides:
-                return stage.run(told_by_fields(batch, read(host, batch)))
+                told = told_by_fields(batch, read(host, batch))
+                return stage.run(told, stage.decide(told))
             told = told_by_tags(batch)
             try:
-                return stage.read_and_run() if told is None else stage.run(told)
+                return stage.read_and_run() if told is None else stage.run(told, stage.decide(told))
             except _TagsAreOldError:
                 return stage.read_and_run()
 
@@ -63,9 +64,9 @@ class _TagsAreOldError(Exception):
 class _RowsAreSilentError(Exception):
     """Ends verl's stage as soon as it has read its rows: it has to run on fewer."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, decision: Decision) -> None:
         super().__init__()
-        self.told = told
+        self.told, self.decision = told, decision
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,18 @@ class _Stage:
             told = told_by_fields(self.batch, stored)
             decision = self.decide(told)
             if not decision.plan.changes_nothing:
-                raise _RowsAreSilentError(told)
+                raise _RowsAreSilentError(told, decision)
             self.note(decision)
 
         try:
             with reading(verdict_fields(self.batch), judge), _deciding():
                 return self.original(self.trainer, self.batch, self.metrics)
         except _RowsAreSilentError as found:
-            told = found.told
-        return self.run(told)
+            told, decision = found.told, found.decision
+        return self.run(told, decision)
 
-    def run(self, told: Told) -> Any:
+    def run(self, told: Told, decision: Decision) -> Any:
         """Let verl do its stage on the rows that vote, and write zeros for the others."""
-        decision = self.decide(told)
         plan = decision.plan
         if plan.changes_nothing:
             written = self.estimate(told, plan)

@@ -9,7 +9,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 logger = logging.getLogger("samplemask")
 
@@ -63,6 +68,24 @@ def is_registered(kind: str) -> bool:
 def is_namespaced(kind: str) -> bool:
     """Tell whether `kind` has the form `<server>:<kind>`, an environment's own extension."""
     return _NAMESPACED.fullmatch(kind) is not None
+
+
+def without_pardon(
+    kinds_B: list[str | None], measured_B: npt.NDArray[np.bool_], scored_kinds: Collection[str], reason: str
+) -> list[str | None]:
+    """Return the kinds with `reason` in place of one that would score a row without a reward.
+
+    Args:
+        kinds_B: B failure kinds, None where there is none.
+        measured_B: bool (B,), the row has a reward.
+        scored_kinds: The policy's kinds that stay scored.
+        reason: The kind of a row that has no reward.
+    """
+    kinds = kinds_B.copy()
+    for row in (~measured_B).nonzero()[0].tolist():
+        if kinds[row] in scored_kinds:
+            kinds[row] = reason
+    return kinds
 
 
 def check_kind(kind: str) -> str:
