@@ -20,7 +20,7 @@ from typing_extensions import Self
 from samplemask.arrays import as_array
 from samplemask.errors import ContractError, OutageError
 from samplemask.failure_kinds import REWARD_MISSING, REWARD_NOT_FINITE, UNSPECIFIED, check_kind
-from samplemask.groups import group_codes
+from samplemask.groups import find_groups
 
 BoolArray = npt.NDArray[np.bool_]
 Kinds = Sequence[str | None] | npt.NDArray[Any]
@@ -168,14 +168,15 @@ def plan_rows(
     votes = np.ones_like(masked) if policy.action == "loss_multiplier" else ~masked
     if group_B is None:
         return RowPlan(votes & ~masked, votes, masked)
-    codes_B, count = group_codes(group_B, len(masked))
-    dropped_G = _dropped(masked, codes_B, count, policy)
-    voters_G = np.bincount(codes_B[votes], minlength=count)
+    groups = find_groups(group_B, len(masked))
+    size_G, masked_G = groups.sizes(), groups.count_rows(masked)
+    dropped_G = _dropped(masked_G, size_G, policy)
+    voters_G = size_G if policy.action == "loss_multiplier" else size_G - masked_G
     thin_G = (voters_G < policy.min_valid) & ~dropped_G
-    gone_G = dropped_G | thin_G
-    if gone_G.any():
-        votes &= ~gone_G[codes_B]
-    return RowPlan(votes & ~masked, votes, masked, int(dropped_G.sum()), int(thin_G.sum()))
+    dropped, thin = int(np.count_nonzero(dropped_G)), int(np.count_nonzero(thin_G))
+    if dropped or thin:
+        votes &= ~groups.per_row(dropped_G | thin_G)
+    return RowPlan(votes & ~masked, votes, masked, dropped, thin)
 
 
 def check_kinds(kinds_B: Kinds | None, rows: int) -> Sequence[str | None] | None:
@@ -232,20 +233,20 @@ def _masked(flags_B: BoolArray, kinds_B: Sequence[str | None] | None, policy: Ma
     return masked_B
 
 
-def _dropped(masked_B: BoolArray, codes_B: npt.NDArray[np.intp], count: int, policy: MaskPolicy) -> BoolArray:
+def _dropped(masked_G: npt.NDArray[np.intp], size_G: npt.NDArray[np.intp], policy: MaskPolicy) -> BoolArray:
     if policy.action != "drop_group":
-        return np.zeros(count, dtype=bool)
-    masked_G = np.bincount(codes_B[masked_B], minlength=count)
-    size_G = np.bincount(codes_B)  # no group is empty
+        return np.zeros(len(size_G), dtype=bool)
     # Divided, not multiplied: 29 of 100 is exactly 0.29, but 0.29 * 100 is less than 29.
     dropped_G: BoolArray = masked_G / size_G > policy.drop_group_above
     return dropped_G
 
 
 def _is_outage(masked_B: BoolArray, kinds_B: Sequence[str | None] | None, policy: MaskPolicy) -> bool:
-    rows, masked = len(masked_B), int(masked_B.sum())
-    limit = policy.max_masked_fraction
-    if limit is None or rows < policy.outage_min_rows or masked / rows <= limit:
+    rows, limit = len(masked_B), policy.max_masked_fraction
+    if limit is None or rows < policy.outage_min_rows:
+        return False
+    masked = int(np.count_nonzero(masked_B))
+    if masked / rows <= limit:
         return False
     if policy.on_outage == "raise":
         raise OutageError(masked, rows, count_kinds(masked_B, kinds_B), limit)
