@@ -217,8 +217,10 @@ def _mean(rewards: npt.NDArray[np.float64]) -> tuple[float, int]:
         return 0.0, 0
     with np.errstate(over="ignore"):
         mean = float(rewards.mean())
-    # The sum of rewards near the largest float overflows although their mean does not.
-    return mean if np.isfinite(mean) else float((rewards / len(rewards)).sum()), len(rewards)
+        if not np.isfinite(mean):
+            # The sum of rewards near the largest float overflows; that of their parts may by a last rounding.
+            mean = float(np.clip((rewards / len(rewards)).sum(), rewards.min(), rewards.max()))
+    return mean, len(rewards)
 
 
 def _rewards(reward_B: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:

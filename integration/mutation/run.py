@@ -30,6 +30,7 @@ NAMES = [
 TESTS = (
     *(f"tests/contract/test_{name}.py" for name in CORE),
     "tests/contract/test_audit_live.py",
+    "tests/contract/test_groups_runs.py",
     "tests/contract/test_policy_invariants.py",
     "tests/contract/test_policy_options.py",
     "tests/contract/test_policy_outage.py",
