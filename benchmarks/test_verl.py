@@ -79,3 +79,29 @@ def test_advantages(measure, turn, estimator, tokens, rows, case):
         said["megabytes"] = megabytes(call, fresh())
     quick = estimator != "grpo" and rows * tokens < 65536 * SHORT
     measure(call, fresh, rounds=9 if quick else 2, **said)
+
+
+METRICS = ("stock", "healthy", "10 % masked")
+
+
+@pytest.mark.parametrize("case", METRICS)
+@pytest.mark.parametrize("tokens", [SHORT, LONG])
+@pytest.mark.parametrize("rows", [512, 4096])
+def test_data_metrics(measure, tokens, rows, case):
+    data = batch(rows, case, tokens)
+    sizes = {
+        "prompts": GROUP,
+        "attention_mask": GROUP + tokens,
+        "input_ids": GROUP + tokens,
+        "responses": tokens,
+    }
+    for name, size in sizes.items():
+        data.batch[name] = torch.ones(rows, size, dtype=torch.long)
+    for name in ("old_log_probs", "rollout_log_probs", "ref_log_prob"):
+        data.batch[name] = torch.zeros(rows, tokens)
+    data.batch["token_level_scores"] = data.batch["token_level_rewards"]
+    data = ray_trainer.compute_advantage(data, adv_estimator="grpo_vectorized")
+    wrapped = ray_trainer.compute_data_metrics
+    function = wrapped.__wrapped__ if case == "stock" else wrapped
+    table = f"verl compute_data_metrics, {tokens:,} response tokens"
+    measure(function, lambda: data, rounds=3, table=table, rows=rows, case=case)

@@ -168,8 +168,7 @@ def _decision(data: Any, said: RowVerdicts, codes_B: npt.NDArray[np.intp], polic
     rewards_B = _rewards(data)
     decision = decide(Rows(codes_B, rewards_B), with_rewards(said, rewards_B), policy)
     mask = data.batch["response_mask"]
-    two = torch.from_numpy(np.flatnonzero(decision.plan.votes_B)[:2])
-    if mask[two].sum() >= 2:  # as in all but the oddest batches
+    if mask[int(decision.plan.votes_B.argmax())].sum() >= 2:  # as in all but the oddest batches
         return decision
     return with_signal(decision, mask.sum(dim=-1).cpu().numpy())
 

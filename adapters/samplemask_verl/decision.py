@@ -121,7 +121,8 @@ def decide(rows: Rows, verdicts: RowVerdicts, policy: MaskPolicy) -> Decision:
 def _decide_sessions(said: Sessions, policy: MaskPolicy) -> Decision:
     measured_S = np.isfinite(said.reward_S)
     kinds_S = without_pardon(said.kinds_S, measured_S, policy.scored_kinds, REWARD_NOT_FINITE)
-    plan = plan_rows(said.masked_S, said.group_S, policy, kinds_S)
+    judged = policy.scored_kinds or policy.masked_kinds or policy.max_masked_fraction is not None
+    plan = plan_rows(said.masked_S, said.group_S, policy, kinds_S if judged else None)
     if plan.thin_groups:
         _warn_of_singletons(said.group_S)
     counts = StepCounts.of(plan, said.reward_S, kinds_S)

@@ -116,6 +116,8 @@ def _read_spoken(
 ) -> tuple[npt.NDArray[np.bool_], list[str | None], npt.NDArray[np.bool_]]:
     """Read the rows that say something: masked where a place says so; the masking place's kind wins."""
     said = [_read_place(place, spoken) for place in places]
+    if len(said) == 1:
+        return said[0].masked_B, said[0].kinds_B.tolist(), said[0].failed_B
     kinds = np.full(len(spoken), None)
     for masking in (True, False):
         for verdicts in said:

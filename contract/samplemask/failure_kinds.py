@@ -81,6 +81,8 @@ def without_pardon(
         scored_kinds: The policy's kinds that stay scored.
         reason: The kind of a row that has no reward.
     """
+    if not scored_kinds:
+        return kinds_B
     kinds = kinds_B.copy()
     for row in (~measured_B).nonzero()[0].tolist():
         if kinds[row] in scored_kinds:

@@ -198,7 +198,10 @@ def count_kinds(masked_B: BoolArray, kinds_B: Kinds | None) -> dict[str, int]:
     masked: list[int] = np.flatnonzero(masked_B).tolist()
     kinds = _one_each(kinds_B, len(masked_B))
     told = [None] * len(masked) if kinds is None else _checked([kinds[row] for row in masked], len(masked_B))
-    counted = Counter(kind or UNSPECIFIED for kind in told)
+    counted: Counter[Any] = Counter(told)
+    unspecified = counted.pop(None, 0) + counted.pop("", 0)
+    if unspecified:
+        counted[UNSPECIFIED] += unspecified
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 

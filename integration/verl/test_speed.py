@@ -11,6 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 
+from samplemask.live import RUN_PREFIX
+from samplemask_verl.steps import NOT_IN_METRICS
+
 ROWS, TOKENS = 64, 1024
 
 
@@ -130,3 +133,35 @@ def test_other_estimators_copy_no_column_that_they_are_not_given():
     selected = batch(masked=[1, 9, 17])
     del selected.batch["responses"]
     assert allocations(batch(masked=[1, 9, 17]), "opo") == allocations(selected, "opo")
+
+
+def measured(masked=(), critic=False, **wide):
+    """A batch after the advantage step: what verl's data metrics read, and `wide` columns beside."""
+    data = batch(masked=masked)
+    prompt = torch.ones(ROWS, 8, dtype=torch.long)
+    data.batch["token_level_scores"] = data.batch["token_level_rewards"]
+    data.batch["prompts"] = prompt
+    data.batch["attention_mask"] = torch.cat([prompt, data.batch["response_mask"]], dim=1)
+    if critic:
+        data.batch["values"] = torch.arange(ROWS * TOKENS).reshape(ROWS, TOKENS) / 7.0
+    del data.batch["old_log_probs"]
+    data = ray_trainer.compute_advantage(data, adv_estimator="grpo")
+    for name, column in wide.items():
+        data.batch[name] = column
+    return data
+
+
+def of_data(data, critic=False):
+    with Allocations(ROWS * TOKENS // 2) as seen:
+        metrics = ray_trainer.compute_data_metrics(data, use_critic=critic)
+    return {name: value for name, value in metrics.items() if not name.startswith(RUN_PREFIX)}, seen.made
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_the_metrics_of_a_masked_step_copy_no_column_that_verl_does_not_read(critic):
+    broken = torch.full((ROWS, TOKENS), float("nan"))
+    wide = dict.fromkeys(NOT_IN_METRICS, broken)
+    plain, made = of_data(measured([1, 9], critic), critic)
+    assert plain["mask_sample/masked_pct"] == 100 * 2 / ROWS
+    assert ("critic/values/mean" in plain) == critic
+    assert of_data(measured([1, 9], critic, **wide), critic) == (plain, made)
