@@ -276,6 +276,6 @@ TRAIN_BATCH = Seam(
     attribute="BaseEngine.train_batch",
     parameters=("self", "data", "loss_function"),
     source="verl 0.9.1, verl/workers/engine/base.py",
-    why="Runs verl's loss on the rows that are not excluded, and skips a step that has none.",
+    why="Passes rows that are not excluded through the model and the loss; skips a step that has none.",
     removable_when="verl's losses and denominators leave out excluded rows and it skips empty mini batches.",
 )

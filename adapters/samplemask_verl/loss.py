@@ -1,4 +1,4 @@
-"""Keeps excluded rows out of verl's loss, out of its denominators and out of the optimizer step.
+"""Keeps excluded rows out of verl's loss, its denominators, its passes and the optimizer step.
 
 The trainer writes one column, `EXCLUSION`, into each batch that has excluded rows; the training engine,
 in its own processes, finds it there. It needs no policy of its own, and a batch without the column is
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from samplemask_verl.passes import rows_to_pass, tell_computed_tokens
 
 EXCLUSION = "samplemask_exclusion"
 """Column of a verl batch: int64 (B,), one of the marks below."""
@@ -62,12 +64,18 @@ def wrap_train_batch(
         def train_batch(self: Any, data: Any, loss_function: Any) -> Any:
             if EXCLUSION not in data.keys():  # noqa: SIM118 - a TensorDict, not a dict
                 return original(self, data, loss_function)
-            training, excluded, uncounted = _count(self, data, host.get_device_name())
+            device = host.get_device_name()
+            training, excluded, uncounted = _count(self, data, device)
             if excluded and not training:
+                tell_computed_tokens(self, tools, data, [])
                 outputs = _nothing_trained(tools, self, data)
             else:
                 self._samplemask_trained = not tools.get(data, "update_lr_scheduler", default=False)
                 prepared = _prepared(tools, data, uncounted)
+                rows = rows_to_pass(self, tools, data, (data[EXCLUSION] == KEPT).tolist(), device)
+                if rows is not None:
+                    tell_computed_tokens(self, tools, data, rows)
+                    prepared = tools.index_select_tensor_dict(prepared, rows)
                 outputs = original(self, prepared, on_kept_rows(tools, loss_function))
             if self.is_mp_src_rank_with_outputs():
                 outputs["metrics"][LEFT_OUT] = [float(excluded)]

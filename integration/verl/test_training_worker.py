@@ -107,27 +107,37 @@ def numbers_of(metrics):
     return [number for values in metrics.values() for number in values]
 
 
+@pytest.mark.parametrize("every_row_passes", [False, True])
 @pytest.mark.parametrize(("mode", "scale"), LOSS_MODES)
-def test_excluded_rows_leave_gradients_and_weights_as_if_deleted(alone, mode, scale):
+def test_excluded_rows_leave_gradients_and_weights_as_if_deleted(alone, mode, scale, every_row_passes):
     made = rows()
     # Micro batches of four with two excluded rows each, against micro batches of the two others.
-    outcome = alone.train([made], actor_step(mode, scale, row_count=8, micro_batch=4))
+    step = actor_step(mode, scale, row_count=8, micro_batch=4, return_outputs=every_row_passes)
+    outcome = alone.train([made], step)
+    assert len(outcome.passes) == (2 if every_row_passes else 1)
     deleted = alone.train([kept(made)], actor_step(mode, scale, row_count=4, micro_batch=2))
     assert_same(outcome, deleted)
 
 
+@pytest.mark.parametrize("every_row_passes", [False, True])
 @pytest.mark.parametrize(("mode", "scale"), LOSS_MODES)
-def test_on_two_ranks_too(alone, pair, mode, scale):
+def test_on_two_ranks_too(alone, pair, mode, scale, every_row_passes):
     made = rows()
-    outcome = pair.train([made[:4], made[4:]], actor_step(mode, scale, row_count=8, micro_batch=4))
+    micro_batch = 4 if every_row_passes else 2  # two of them train
+    step = actor_step(mode, scale, row_count=8, micro_batch=micro_batch, return_outputs=every_row_passes)
+    outcome = pair.train([made[:4], made[4:]], step)
     deleted = pair.train([kept(made, (0, 3)), kept(made, (4, 7))], actor_step(mode, scale, 4, micro_batch=2))
     assert_same(outcome, deleted)
 
 
+@pytest.mark.parametrize("every_row_passes", [False, True])
 @pytest.mark.parametrize(("mode", "scale"), LOSS_MODES)
-def test_a_rank_that_holds_only_excluded_rows_joins_in_and_adds_nothing(alone, pair, mode, scale):
+def test_a_rank_that_holds_only_excluded_rows_joins_in_and_adds_nothing(
+    alone, pair, mode, scale, every_row_passes
+):
     made = rows(masked=(4, 5, 6, 7))
-    outcome = pair.train([made[:4], made[4:]], actor_step(mode, scale, row_count=8, micro_batch=4))
+    step = actor_step(mode, scale, row_count=8, micro_batch=4, return_outputs=every_row_passes)
+    outcome = pair.train([made[:4], made[4:]], step)
     deleted = alone.train([made[:4]], actor_step(mode, scale, row_count=4, micro_batch=4))
     assert_same(outcome, deleted)
     assert all(math.isfinite(number) for number in numbers_of(outcome.metrics))
@@ -145,7 +155,9 @@ def test_micro_batches_made_by_size_too(alone, pair, mode):
 @pytest.mark.parametrize("policy_loss", POLICY_LOSSES)
 def test_every_policy_loss_of_verl(alone, policy_loss):
     made = rows()
-    step = actor_step("seq-mean-token-mean", None, 8, micro_batch=8, policy_loss=policy_loss)
+    step = actor_step(
+        "seq-mean-token-mean", None, 8, micro_batch=8, policy_loss=policy_loss, return_outputs=True
+    )
     outcome = alone.train([made], step)
     assert_same(outcome, alone.train([kept(made)], replace(step, row_count=4, micro_batch=4)))
     assert all(math.isfinite(number) for number in numbers_of(outcome.metrics))
@@ -219,3 +231,42 @@ def test_rows_that_verl_itself_masked_keep_their_place_in_the_denominator(alone)
     step = actor_step("seq-mean-token-sum", None, 8, 4)
     stock = actor_step("seq-mean-token-sum", None, 8, 4, marked=False)
     assert distance(alone.train([made], step).gradients, alone.train([made], stock).gradients) == 0
+
+
+def length(row):
+    return len(row.prompt) + len(row.response)
+
+
+def test_excluded_rows_do_not_pass_through_the_model(alone):
+    made = rows()
+    outcome = alone.train([made], actor_step("token-mean", None, row_count=8, micro_batch=2))
+    assert outcome.passes == [[length(made[0]), length(made[3])], [length(made[4]), length(made[7])]]
+    assert outcome.counted == [[length(row) for row in kept(made)]]
+    stock = alone.train([made], actor_step("token-mean", None, 8, micro_batch=2, marked=False))
+    assert len(stock.passes) == 4
+    assert stock.counted == [[length(row) for row in made]]
+
+
+def test_the_shortest_excluded_row_fills_a_micro_batch_up(alone):
+    made = rows(masked=(1, 2, 4, 5, 6))
+    outcome = alone.train([made], actor_step("token-mean", None, row_count=8, micro_batch=2))
+    assert [length(made[index]) for index in (1, 2, 4, 5, 6)] == [16, 23, 17, 23, 16]
+    assert outcome.passes == [[length(made[0]), 16], [length(made[3]), length(made[7])]]
+    assert_same(outcome, alone.train([kept(made, (0, 3, 7))], actor_step("token-mean", None, 3, 3)))
+
+
+def test_ranks_keep_as_many_rows_as_the_fullest_of_them(alone, pair):
+    made = rows(masked=(0, 1, 2, 6))
+    step = actor_step("seq-mean-token-mean", None, row_count=8, micro_batch=1)
+    outcome = pair.train([made[:4], made[4:]], step)
+    fillers = sorted(made[:3], key=length)[:2]
+    first = [row for row in made[:4] if row is made[3] or row in fillers]
+    assert outcome.passes == [[length(row)] for row in first]
+    assert outcome.counted == [[length(row) for row in (*first, made[4], made[5], made[7])]]
+    assert_same(outcome, alone.train([kept(made, (3, 4, 5, 7))], replace(step, row_count=4, micro_batch=4)))
+
+
+def test_a_skipped_mini_batch_counts_no_token(alone):
+    made = rows(masked=(4, 5, 6, 7))
+    outcome = alone.train([made], actor_step("token-mean", None, 4, 4, mini_batch=4))
+    assert outcome.counted == [[length(row) for row in made[:4]], []]

@@ -51,6 +51,7 @@ class Step:
         marked: Whether the batch carries samplemask's column at all.
         reset: Whether weights and optimizer start afresh.
         dynamic_tokens: Tokens of one micro batch, when verl is to make them by size; None: by rows.
+        return_outputs: Ask verl for the model's outputs, so that every row passes through the model.
     """
 
     role: str
@@ -62,6 +63,7 @@ class Step:
     marked: bool = True
     reset: bool = True
     dynamic_tokens: int | None = None
+    return_outputs: bool = False
 
 
 @dataclass
@@ -74,6 +76,8 @@ class Outcome:
         optimizer: Optimizer state after the step, by parameter and name.
         learning_rate_steps: How often the scheduler was advanced.
         metrics: What the worker returned.
+        passes: Tokens of each row of each micro batch that passed through the model, on the first rank.
+        counted: Tokens of each row of all ranks, from which the worker works out each mini batch's MFU.
     """
 
     gradients: dict[str, torch.Tensor]
@@ -81,3 +85,5 @@ class Outcome:
     optimizer: dict[str, torch.Tensor]
     learning_rate_steps: int
     metrics: dict[str, Any]
+    passes: list[list[int]]
+    counted: list[list[int]]

@@ -86,6 +86,7 @@ def _train(rows: list[Row], step: Step) -> Outcome:
         _reset(engine, initial, scheduler)
     worker.set_loss_fn(_loss(step))
     seen = _record_gradients(engine)
+    passes, counted = _record_passes(worker)
     batch = _batch(rows, step.marked)
     ranks = engine.get_data_parallel_size()
     tools.assign_non_tensor(
@@ -100,6 +101,7 @@ def _train(rows: list[Row], step: Step) -> Outcome:
         temperature=1.0,
         dataloader_kwargs={"shuffle": False},
         calculate_entropy=step.role == "actor",
+        return_model_output=step.return_outputs,
     )
     before = engine.lr_scheduler.state_dict()["last_epoch"]
     output = worker.train_mini_batch(batch)
@@ -109,7 +111,9 @@ def _train(rows: list[Row], step: Step) -> Outcome:
         for key, value in engine.optimizer.state.get(parameter, {}).items()
     }
     advanced = engine.lr_scheduler.state_dict()["last_epoch"] - before
-    return Outcome(seen, _weights(engine), state, advanced, tools.get(output, "metrics"))
+    return Outcome(
+        seen, _weights(engine), state, advanced, tools.get(output, "metrics"), passes=passes, counted=counted
+    )
 
 
 def _record_gradients(engine: Any) -> dict[str, torch.Tensor]:
@@ -124,6 +128,23 @@ def _record_gradients(engine: Any) -> dict[str, torch.Tensor]:
 
     engine.optimizer_step = optimizer_step
     return seen
+
+
+def _record_passes(worker: Any) -> tuple[list[list[int]], list[list[int]]]:
+    passes: list[list[int]] = []
+    counted: list[list[int]] = []
+    stock_step, stock_flops = type(worker.engine).forward_step, type(worker.flops_counter).estimate_flops
+
+    def forward_step(micro_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        passes.append(micro_batch["input_ids"].offsets().diff().tolist())
+        return stock_step(worker.engine, micro_batch, *args, **kwargs)
+
+    def estimate_flops(lengths: list[int], *args: Any, **kwargs: Any) -> Any:
+        counted.append(list(lengths))
+        return stock_flops(worker.flops_counter, lengths, *args, **kwargs)
+
+    worker.engine.forward_step, worker.flops_counter.estimate_flops = forward_step, estimate_flops
+    return passes, counted
 
 
 def _reset(engine: Any, initial: dict[str, torch.Tensor], scheduler: dict[str, Any]) -> None:
