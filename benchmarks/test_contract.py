@@ -133,6 +133,7 @@ IMPORTS = {
     "import samplemask": ("import samplemask", "none"),
     "from samplemask import read_verdict": ("from samplemask import read_verdict", "none"),
     "from samplemask import plan_rows": ("from samplemask import plan_rows", "none"),
+    "the same, and a policy": ("from samplemask import MaskPolicy, plan_rows; MaskPolicy()", "none"),
     "import verl": ("import verl", "none"),
     "import verl, with the plugin": ("import verl", "samplemask"),
 }
