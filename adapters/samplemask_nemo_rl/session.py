@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from samplemask.errors import ContractError
@@ -56,7 +56,7 @@ def session_of(master_config: Any, estimator: Any) -> Session:
             )  # fmt: skip
         return Session(MaskPolicy(action="ignore"), where, switched_off=True)
     minimum = policy.min_valid if is_group_relative(estimator) else 1
-    return Session(replace(policy, min_valid=minimum), where)
+    return Session(policy.model_copy(update={"min_valid": minimum}), where)
 
 
 def is_group_relative(estimator: Any) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic_core import core_schema
+from pydantic import Field
 
 from samplemask.errors import ContractError
 from samplemask.policy import MaskPolicy
@@ -19,7 +18,6 @@ WHERE = "algorithm.mask_sample"
 _HOST_MINIMUM = {"grpo_passk": 2}
 
 
-@dataclass(frozen=True, init=False)
 class VerlPolicy(MaskPolicy):
     """The shared policy, and what only verl needs.
 
@@ -34,15 +32,8 @@ class VerlPolicy(MaskPolicy):
     """
 
     denominator: Literal["valid", "host"] = "valid"
-    max_refills: int = 0
-    verify: bool = False
-
-    accepted: ClassVar[Mapping[str, core_schema.CoreSchema]] = {
-        **MaskPolicy.accepted,
-        "denominator": core_schema.literal_schema(["valid", "host"]),
-        "max_refills": core_schema.int_schema(ge=0, strict=True),
-        "verify": core_schema.bool_schema(strict=True),
-    }
+    max_refills: Annotated[int, Field(ge=0, strict=True)] = 0
+    verify: Annotated[bool, Field(strict=True)] = False
 
 
 _DEFAULTS = VerlPolicy()
@@ -91,7 +82,7 @@ def policy_for(policy: VerlPolicy, adv_estimator: Any, group_relative: bool) -> 
     """Fit `min_valid` to one estimator: 1 without group statistics, else at least the host's minimum."""
     minimum = max(policy.min_valid, _HOST_MINIMUM.get(estimator_name(adv_estimator), 1))
     fitted = minimum if group_relative else 1
-    return policy if fitted == policy.min_valid else replace(policy, min_valid=fitted)
+    return policy if fitted == policy.min_valid else policy.model_copy(update={"min_valid": fitted})
 
 
 def _get(section: Any, name: str) -> Any:

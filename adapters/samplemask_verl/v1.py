@@ -175,7 +175,7 @@ def make_judge(host: ModuleType) -> Callable[[Any, VerlPolicy], Judge]:
 
     def of(trainer: Any, policy: VerlPolicy) -> Judge:
         # A single group cannot be an outage; the batch is judged when its advantages are computed.
-        grouped = replace(policy, max_masked_fraction=None)
+        grouped = policy.model_copy(update={"max_masked_fraction": None})
 
         def judge(rows: dict[str, dict[str, Any]]) -> dict[str, GroupVerdict]:
             keys = list(rows)

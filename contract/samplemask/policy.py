@@ -9,30 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic_core import SchemaValidator, ValidationError, core_schema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from typing_extensions import Self
 
 from samplemask.arrays import as_array
 from samplemask.errors import ContractError, OutageError
 from samplemask.failure_kinds import REWARD_MISSING, REWARD_NOT_FINITE, UNSPECIFIED, check_kind
 from samplemask.groups import find_groups
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 BoolArray = npt.NDArray[np.bool_]
 Kinds = Sequence[str | None] | npt.NDArray[Any]
-_COUNT = core_schema.int_schema(ge=1, strict=True)
-_FRACTION = core_schema.float_schema(ge=0.0, le=1.0, strict=True, allow_inf_nan=False)
-_KINDS = core_schema.frozenset_schema(core_schema.str_schema())
+_Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, init=False)
-class MaskPolicy:
+class MaskPolicy(BaseModel):
     """What training does with masked rows. Immutable; every unknown key or value is an error.
 
     Attributes:
@@ -48,27 +42,16 @@ class MaskPolicy:
         on_outage: `raise` an OutageError, or `skip_step`: no row of the batch trains.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     action: Literal["loss_multiplier", "exclude", "drop_group", "ignore"] = "exclude"
-    min_valid: int = 2
-    drop_group_above: float = 0.0
+    min_valid: Annotated[int, Field(ge=1, strict=True)] = 2
+    drop_group_above: _Fraction = 0.0
     scored_kinds: frozenset[str] = frozenset()
     masked_kinds: frozenset[str] = frozenset()
-    max_masked_fraction: float | None = None
-    outage_min_rows: int = 50
+    max_masked_fraction: _Fraction | None = None
+    outage_min_rows: Annotated[int, Field(ge=1, strict=True)] = 50
     on_outage: Literal["raise", "skip_step"] = "raise"
-
-    # What is accepted for each option, as pydantic's core reads it: a pydantic model takes as long to import
-    # as numpy does.
-    accepted: ClassVar[Mapping[str, core_schema.CoreSchema]] = {
-        "action": core_schema.literal_schema(["loss_multiplier", "exclude", "drop_group", "ignore"]),
-        "min_valid": _COUNT,
-        "drop_group_above": _FRACTION,
-        "scored_kinds": _KINDS,
-        "masked_kinds": _KINDS,
-        "max_masked_fraction": core_schema.nullable_schema(_FRACTION),
-        "outage_min_rows": _COUNT,
-        "on_outage": core_schema.literal_schema(["raise", "skip_step"]),
-    }
 
     def __init__(self, /, **options: Any) -> None:  # "self" may be a misspelt option, too
         """Build the policy.
@@ -77,20 +60,9 @@ class MaskPolicy:
             ContractError: An option is unknown or its value is not accepted.
         """
         try:
-            given = _validator(type(self)).validate_python(options)  # type: ignore[arg-type]  # classes hash
+            super().__init__(**options)
         except ValidationError as error:
             raise ContractError(_explained(error, type(self))) from error
-        vars(self).update(given)  # the class has the defaults of the others
-        for kind in (*sorted(self.scored_kinds), *sorted(self.masked_kinds)):
-            check_kind(kind)
-        if both := self.scored_kinds & self.masked_kinds:
-            raise ContractError(f"{sorted(both)} cannot be in scored_kinds and in masked_kinds at once")
-        if unscorable := self.scored_kinds & {REWARD_MISSING, REWARD_NOT_FINITE}:
-            raise ContractError(f"{sorted(unscorable)} cannot be scored: such a row has no reward")
-
-    def __str__(self) -> str:
-        """Return the options as a log shows them."""
-        return " ".join(f"{option}={getattr(self, option)!r}" for option in self.accepted)
 
     @classmethod
     def from_config(cls, options: Mapping[str, Any] | None, where: str) -> Self:
@@ -111,6 +83,21 @@ class MaskPolicy:
             return cls(**{str(name): value for name, value in (options or {}).items()})
         except ContractError as error:
             raise ContractError(f"{where}: {error}") from error.__cause__
+
+    @field_validator("scored_kinds", "masked_kinds")
+    @classmethod
+    def _known_kinds(cls, kinds: frozenset[str]) -> frozenset[str]:
+        for kind in sorted(kinds):
+            check_kind(kind)
+        return kinds
+
+    @model_validator(mode="after")
+    def _kinds_make_sense(self) -> Self:
+        if both := self.scored_kinds & self.masked_kinds:
+            raise ValueError(f"{sorted(both)} cannot be in scored_kinds and in masked_kinds at once")
+        if unscorable := self.scored_kinds & {REWARD_MISSING, REWARD_NOT_FINITE}:
+            raise ValueError(f"{sorted(unscorable)} cannot be scored: such a row has no reward")
+        return self
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,19 +274,10 @@ def _flags(masked_B: npt.ArrayLike) -> BoolArray:
     raise ContractError.of("masked_B", "bool, or 0 and 1", flags, to_do)
 
 
-@lru_cache
-def _validator(policy_type: type[Any]) -> SchemaValidator:
-    options = {
-        name: core_schema.typed_dict_field(accepted, required=False)
-        for name, accepted in policy_type.accepted.items()
-    }
-    return SchemaValidator(core_schema.typed_dict_schema(options, extra_behavior="forbid"))
-
-
 def _explained(error: ValidationError, policy_type: type[MaskPolicy]) -> str:
-    import difflib
+    import difflib  # only errors need it
 
-    known = list(policy_type.accepted)
+    known = list(policy_type.model_fields)
     lines = []
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"])
@@ -307,6 +285,8 @@ def _explained(error: ValidationError, policy_type: type[MaskPolicy]) -> str:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known options: {', '.join(known)}."
             lines.append(f"unknown policy option {name!r}. {hint}")
+        elif problem["type"] == "value_error":  # two options that do not go together: our own sentence
+            lines.append(problem["msg"].removeprefix("Value error, "))
         else:
             expected = problem["msg"].removeprefix("Input should be ").replace("frozenset", "list")
             lines.append(str(ContractError.of(name, expected, problem["input"], "Correct this option.")))

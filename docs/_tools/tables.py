@@ -43,10 +43,10 @@ def options_table(policy: str) -> str:
     """Return the table of a policy's own options, from its docstring and its defaults."""
     module, _, name = policy.rpartition(".")
     model = getattr(import_module(module), name)
-    inherited = getattr(model.__base__, "accepted", {})
-    own = [option for option in model.accepted if option not in inherited]
+    inherited = {field for base in model.__mro__[1:] for field in getattr(base, "model_fields", {})}
+    own = {field: info for field, info in model.model_fields.items() if field not in inherited}
     said = attributes(model)
-    rows = ((f"`{option}`", f"`{_default(getattr(model, option))}`", said[option]) for option in own)
+    rows = ((f"`{field}`", f"`{_default(info.default)}`", said[field]) for field, info in own.items())
     return as_table(["Option", "Default", "Meaning"], rows)
 
 

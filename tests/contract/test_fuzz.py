@@ -105,7 +105,7 @@ def test_any_rows(masked, groups, kinds):
     assert plan.trains_B.shape == plan.votes_B.shape == plan.masked_B.shape
 
 
-OPTIONS = st.sampled_from(list(MaskPolicy.accepted)) | st.text(max_size=5)
+OPTIONS = st.sampled_from(list(MaskPolicy.model_fields)) | st.text(max_size=5)
 
 
 @given(st.dictionaries(OPTIONS, OBJECTS, max_size=3))

@@ -26,15 +26,6 @@ def test_reading_a_verdict_does_not_load_numpy_and_importing_samplemask_not_even
     assert run(code) == "1.0\n['pydantic']"
 
 
-def test_planning_rows_does_not_load_pydantics_models():
-    code = (
-        "from samplemask import MaskPolicy, plan_rows; import sys\n"
-        "plan = plan_rows([True, False, False], [0, 0, 0], MaskPolicy(min_valid=1))\n"
-        "print(plan.trains_B.tolist(), 'pydantic' in sys.modules)"
-    )
-    assert run(code) == "[False, True, True] False"
-
-
 @pytest.mark.parametrize("package", ["samplemask", "samplemask_verl"])
 def test_a_public_name_is_the_same_object_wherever_it_is_imported_from(package):
     code = (
