@@ -58,7 +58,7 @@ class Groups(NamedTuple):
         for first in range(0, len(flagged_R), _PIECE):  # numpy makes an integer of each flag
             edges = self.edges[first : first + _PIECE + 1]
             starts, flags = edges[:-1] - edges[0], flags_B[edges[0] : edges[-1]]
-            flagged_R[first : first + _PIECE] = np.add.reduceat(flags, starts, dtype=np.intp)
+            flagged_R[first : first + _PIECE] = np.add.reduceat(flags, starts)
         return self._sum(flagged_R)
 
     def _per_row(self, value_R: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -186,6 +186,8 @@ def test_kinds_are_counted_for_masked_rows_only_most_frequent_first():
     names = [name for name in found if name.startswith("kind/")]
     assert names == ["kind/b:y", "kind/samplemask:unspecified", "kind/a:x"]
     assert [found[name] for name in names] == [2.0, 2.0, 1.0]
+    found = metrics([1, 1], [0, 0], None, ["samplemask:unspecified", None])
+    assert found["kind/samplemask:unspecified"] == 2.0
 
 
 @pytest.mark.parametrize("reward", [[1], [1, 2, 3], [[1], [2]], 5, np.zeros((2, 2))])

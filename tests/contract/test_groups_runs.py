@@ -71,12 +71,25 @@ def test_groups_that_lie_together_are_counted_by_runs(ids, piece, monkeypatch):
     one, two, three = found.codes()[[0, 3, 5]].tolist()
     assert found.codes().tolist() == [one] * 3 + [two] * 2 + [three] * 2
     order = [one, two, three]
-    assert found.sizes()[order].tolist() == [3, 2, 2]
-    flags_B = np.array([True, False, True, False, True, False, False])
-    assert found.count_rows(flags_B)[order].tolist() == [2, 1, 0]
+    sizes, flagged = found.sizes(), found.count_rows(np.array([True, False, True, False, True, False, False]))
+    assert (sizes[order].tolist(), flagged[order].tolist()) == ([3, 2, 2], [2, 1, 0])
+    assert sizes.dtype == flagged.dtype == np.intp
     value_G = np.empty(3)
     value_G[order] = [0.1, 0.2, 0.3]
     assert found.per_row(value_G).tolist() == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
+
+
+@pytest.mark.parametrize("piece", [2, 100])
+@pytest.mark.parametrize("ids", [[-1, -1, -2, -2, -1, -1, -2, -2], list("aabbaabb")])  # hash(-1) == hash(-2)
+def test_a_group_may_have_several_runs(ids, piece, monkeypatch):
+    monkeypatch.setattr(groups, "_PIECE", piece)
+    found = find_groups(ids, 8)
+    assert (found.edges.tolist(), found.number) == ([0, 2, 4, 6, 8], 2)
+    assert found.codes().tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    sizes, flagged = found.sizes(), found.count_rows(np.array([True, True, False, False] * 2))
+    assert (sizes.tolist(), flagged.tolist()) == ([4, 4], [4, 0])
+    assert sizes.dtype == flagged.dtype == np.intp
+    assert found.per_row(np.array([0.1, 0.2])).tolist() == [0.1, 0.1, 0.2, 0.2] * 2
 
 
 def test_runs_of_more_rows_than_a_byte_counts():
@@ -128,14 +141,20 @@ def copy_of(value):
     return (*value,) if isinstance(value, tuple) else value
 
 
-@given(
-    st.lists(st.tuples(st.integers(-5, 5) | st.just(10**12), st.integers(1, 5)), max_size=8),
-    st.integers(1, 6),
-)
-def test_integer_groups_are_those_of_a_dictionary(runs, piece):
+NUMBERS = {
+    np.int64: [-(2**63), -3, -2, 0, 1, 2, 3, 10**12, 2**63 - 1],
+    np.int8: [-128, -1, 0, 1, 127],
+    np.uint64: [0, 1, 2, 2**63 - 1, 2**63, 2**64 - 1],
+    np.bool_: [False, True],
+}
+
+
+@given(st.data(), st.sampled_from(list(NUMBERS)), st.integers(1, 6))
+def test_integer_groups_are_those_of_a_dictionary(data, dtype, piece):
+    runs = data.draw(st.lists(st.tuples(st.sampled_from(NUMBERS[dtype]), st.integers(1, 5)), max_size=8))
     ids = [value for value, rows in runs for _ in range(rows)]
     with mock.patch.object(groups, "_PIECE", piece):
-        found = find_groups(np.array(ids, dtype=np.int64), len(ids))
+        found = find_groups(np.array(ids, dtype=dtype), len(ids))
         codes, sizes = found.codes().tolist(), found.sizes()
     assert {(value, sizes[code]) for value, code in zip(ids, codes, strict=True)} == set(
         collections.Counter(ids).items()
