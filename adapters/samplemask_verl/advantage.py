@@ -51,8 +51,7 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def compute_advantage(data: Any, adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
-            policy = policy_of(_config(args, kwargs))
-            if decided.get() or not acts(policy):
+            if decided.get() or not acts(policy := policy_of(_config(args, kwargs))):
                 return original(data, adv_estimator, *args, **kwargs)
             if "response_mask" not in data.batch.keys():  # noqa: SIM118 - a TensorDict, not a dict
                 data.batch["response_mask"] = host.compute_response_mask(data)

@@ -144,9 +144,11 @@ def select_rows(value: Any, kept_B: torch.Tensor, lengths_B: torch.Tensor) -> An
 def zero_rows(mask: torch.Tensor, excluded_B: torch.Tensor) -> torch.Tensor:
     """Return a copy of a mask, jagged (B, T*) or dense (B, T), that is zero in the excluded rows."""
     if mask.is_nested:
-        excluded = torch.repeat_interleave(excluded_B.to(mask.device), mask.offsets().diff())
-        zeroed = mask.values().masked_fill(excluded, 0)
-        return torch.nested.nested_tensor_from_jagged(zeroed, offsets=mask.offsets())
+        lengths_B = mask.offsets().diff()
+        excluded = torch.repeat_interleave(excluded_B.to(mask.device), lengths_B)
+        zeroed, longest = mask.values().masked_fill(excluded, 0), int(lengths_B.max())
+        # Without the longest row's length torch pads each row to the tokens of all.
+        return torch.nested.nested_tensor_from_jagged(zeroed, offsets=mask.offsets(), max_seqlen=longest)
     return mask.index_fill(0, torch.nonzero(excluded_B).flatten().to(mask.device), 0)
 
 

@@ -1,7 +1,7 @@
 """What verl's V1 trainer reads from TransferQueue and writes to it; what samplemask needs rides along.
 
-A rollout is stored with its verdict in its tag. A healthy step makes no call that verl does not make, and a
-masked step writes its marks with verl's own results.
+A rollout is stored with its verdict in its tag. No step makes a call that verl does not make: in a masked one
+verl's own write of the rows that vote carries the others, and the marks of all.
 """
 
 from __future__ import annotations
@@ -9,58 +9,123 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from tensordict import TensorDict
 
 from samplemask.errors import SeamError
+from samplemask.policy import RowPlan
 from samplemask_verl.loss import EXCLUSION
 from samplemask_verl.tags import COLUMNS, TAG, tag_of, uid_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, unwrapped
 
 Wrapper = Callable[..., Any]
 
-_reading: ContextVar[tuple[Sequence[str], Callable[[Any], None]] | None] = ContextVar(
+_reading: ContextVar[tuple[Sequence[str], Callable[[Any], None], Any] | None] = ContextVar(
     "samplemask_reading", default=None
 )
 _scoring: ContextVar[set[str] | None] = ContextVar("samplemask_scoring", default=None)
-_marks: ContextVar[torch.Tensor | None] = ContextVar("samplemask_marks", default=None)
+_writing: ContextVar[AllRows | None] = ContextVar("samplemask_writing", default=None)
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """The B rows of a batch, of which verl's advantage stage is given those that vote.
+
+    Attributes:
+        keys: Their keys.
+        plan: Who trains and who votes.
+        tokens_B: int (B,), response tokens.
+        marks_B: int64 (B,), see `loss.EXCLUSION`.
+    """
+
+    keys: list[str]
+    plan: RowPlan
+    tokens_B: npt.NDArray[Any]
+    marks_B: torch.Tensor
+
+    def are_voters(self, keys: Sequence[str]) -> bool:
+        """Tell whether the keys are those of the V rows that vote."""
+        return list(keys) == [self.keys[row] for row in np.flatnonzero(self.plan.votes_B)]
+
+    def of(self, fields: TensorDict) -> TensorDict:
+        """Return the fields of all rows, with their marks.
+
+        Args:
+            fields: Those of the rows that vote, each (V, T*) of response tokens.
+
+        Returns:
+            Each (B, T*), zeros for the rows that do not train.
+        """
+        spread = {name: self._spread(value) for name, value in fields.items()}
+        return TensorDict({**spread, EXCLUSION: self.marks_B}, batch_size=len(self.keys))
+
+    def _spread(self, value: torch.Tensor) -> torch.Tensor:
+        """Copy runs of rows, not rows: between two rows that do not train lie the others as they are."""
+        given, votes_B = value.values(), self.plan.votes_B
+        lengths_B = self.tokens_B.copy()
+        lengths_B[votes_B] = value.offsets().diff().numpy()
+        given_B = np.where(votes_B, lengths_B, 0)
+        ends_B = given_B.cumsum()
+        longest = int(lengths_B.max())
+        zeros = given.new_zeros(longest)
+        pieces, start = [], 0
+        for row in np.flatnonzero(~self.plan.trains_B).tolist():
+            pieces += [given[start : ends_B[row] - given_B[row]], zeros[: lengths_B[row]]]
+            start = ends_B[row]
+        offsets = torch.from_numpy(np.append(0, lengths_B.cumsum()))
+        values = torch.cat([*pieces, given[start:]])
+        return torch.nested.nested_tensor_from_jagged(values, offsets, max_seqlen=longest)
 
 
 @contextmanager
-def reading(fields: Sequence[str], judge: Callable[[Any], None]) -> Iterator[None]:
+def reading(fields: Sequence[str], judge: Callable[[Any], None], ready: Any = None) -> Iterator[None]:
     """Let the next read of this context bring more fields, and show it to `judge` before the reader sees it.
 
     Args:
         fields: The fields, `select_fields` of the reader not repeated.
-        judge: Takes all that was read; an error that it raises is the reader's.
+        judge: Takes all that was read, and may change it; an error that it raises is the reader's.
+        ready: What the reader asks for, if that was read already; then nothing is read.
 
     Raises:
         SeamError: Nothing was read.
     """
-    token = _reading.set((fields, judge))
-    try:
+    with _once(_reading, (fields, judge, ready), "read", "get"):
         yield
-        if _reading.get() is not None:
-            raise SeamError(
-                "PPOTrainer._compute_advantage: expected it to read its rows by transfer_queue.kv_batch_get, "
-                "found no such read, so no verdict was seen. Install a version of verl that "
-                "docs/compatibility.md lists."
-            )
-    finally:
-        _reading.reset(token)
 
 
 @contextmanager
-def marking(marks_B: torch.Tensor | None) -> Iterator[None]:
-    """Let what this context writes carry the marks of its rows, int64 (B,); None: no marks."""
-    token = _marks.set(marks_B)
+def writing(rows: AllRows) -> Iterator[None]:
+    """Let the write of the rows that vote, in this context, write all rows.
+
+    Args:
+        rows: All rows.
+
+    Raises:
+        SeamError: The rows that vote were not written.
+    """
+    with _once(_writing, rows, "write", "put"):
+        yield
+
+
+@contextmanager
+def _once(waiting: ContextVar[Any], what: Any, verb: str, call: str) -> Iterator[None]:
+    """Set what waits for a call of TransferQueue, and see that the call came and took it."""
+    token = waiting.set(what)
     try:
         yield
+        if waiting.get() is not None:
+            raise SeamError(
+                f"verl's V1 trainer: expected it to {verb} its rows by transfer_queue.kv_batch_{call}, found "
+                f"no such {verb}, so its rows cannot be masked. Install a version of verl that "
+                "docs/compatibility.md lists."
+            )
     finally:
-        _marks.reset(token)
+        waiting.reset(token)
 
 
 def wrap_get(original: Wrapper) -> Wrapper:
@@ -70,9 +135,9 @@ def wrap_get(original: Wrapper) -> Wrapper:
         waiting = _reading.get()
         if waiting is None:
             return original(keys, partition_id, select_fields)
-        _reading.set(None)
-        more, judge = waiting
-        stored = original(keys, partition_id, [*select_fields, *more])
+        more, judge, ready = waiting
+        stored = original(keys, partition_id, [*select_fields, *more]) if ready is None else ready
+        _reading.set(None)  # not before: a reader may try again
         judge(stored)
         return stored.exclude(*more) if more else stored
 
@@ -85,9 +150,10 @@ def wrap_put(original: Wrapper) -> Wrapper:
     def kv_batch_put(
         keys: Any, partition_id: str, fields: Any = None, tags: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        marks_B, written = _marks.get(), _scoring.get()
-        if marks_B is not None:
-            fields = fields.copy().set(EXCLUSION, marks_B)
+        rows, written = _writing.get(), _scoring.get()
+        if rows is not None and tags is None and rows.are_voters(keys):
+            _writing.set(None)
+            keys, fields = rows.keys, rows.of(fields)
         if written is not None and fields is not None:
             written.update(fields.keys())
         return original(keys, partition_id, fields, tagged(keys, fields, tags), *args, **kwargs)

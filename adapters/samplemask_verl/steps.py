@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from samplemask.accounting import PREFIX, StepCounts
 from samplemask.errors import SampleMaskError
 from samplemask.live import RunCounts
 from samplemask_verl.config import acts, policy_of
 from samplemask_verl.decision import Decision
-from samplemask_verl.loss import EXCLUSION, LEFT_OUT
+from samplemask_verl.loss import EXCLUSION, LEFT_OUT, zero_rows
+from samplemask_verl.stage_queue import reading
 from samplemask_verl.verdicts import VERDICT_FIELDS, read_rows
 
 Wrapper = Callable[..., Any]
@@ -59,6 +63,7 @@ class StepState:
     Attributes:
         counts: Of all batches of the step so far.
         masked_keys: Row keys that the environment masked.
+        hidden_keys: Row keys that do not train although their stored response mask says so.
         trains: Whether a row of the batch at hand trains.
         rollouts: All rollouts of the step so far, for the run's account.
     """
@@ -66,14 +71,19 @@ class StepState:
     counts: StepCounts = field(default_factory=StepCounts)
     rollouts: RunCounts = field(default_factory=RunCounts)
     masked_keys: set[str] = field(default_factory=set)
+    hidden_keys: set[str] = field(default_factory=set)
     trains: bool = True
 
-    def add(self, keys: list[str], decision: Decision) -> None:
-        """Add one batch."""
+    def add(self, keys: list[str], decision: Decision, masks_stay: bool = True) -> None:
+        """Add one batch; `masks_stay`: the stored response masks of rows that do not train are not zeroed."""
+        plan = decision.plan
         self.counts = self.counts + decision.counts
         self.rollouts = self.rollouts + decision.sessions.counts()
-        self.masked_keys.update(np.asarray(keys, dtype=object)[decision.plan.masked_B])
-        self.trains = bool(decision.plan.trains_B.any())
+        self.trains = bool(plan.trains_B.any())
+        if not plan.changes_nothing:
+            names = np.asarray(keys, dtype=object)
+            self.masked_keys.update(names[plan.masked_B])
+            self.hidden_keys.update(names[~plan.trains_B] if masks_stay else ())
 
 
 class LegacyRun:
@@ -163,7 +173,7 @@ def _check_receipt(update: Wrapper, metrics: dict[str, Any]) -> None:
 
 
 def wrap_v1_metrics(original: Wrapper) -> Wrapper:
-    """Tell verl's reward and advantage metrics which rows of the step were measured."""
+    """Tell verl's reward and advantage metrics which rows of the step were measured, and which trained."""
 
     def _compute_metrics(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         state = state_of(self)
@@ -171,13 +181,21 @@ def wrap_v1_metrics(original: Wrapper) -> Wrapper:
             key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)
         ]
         measured_B = np.array([key not in state.masked_keys for key in real], dtype=bool)
+        hidden_B = torch.tensor([key in state.hidden_keys for key in batch.keys])
+        hiding = reading((), partial(_hide, hidden_B)) if hidden_B.any() else nullcontext()
         token = _measured.set(measured_B if state.counts.changed else None)
         try:
-            return original(self, batch, *args, **kwargs)
+            with hiding:
+                return original(self, batch, *args, **kwargs)
         finally:
             _measured.reset(token)
 
     return _compute_metrics
+
+
+def _hide(hidden_B: torch.Tensor, stored: Any) -> None:
+    """Zero the response mask of rows that do not train, in what was read."""
+    stored["response_mask"] = zero_rows(stored["response_mask"], hidden_B)
 
 
 def wrap_data_metrics(original: Wrapper) -> Wrapper:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 import transfer_queue
 from tensordict import TensorDict
+from verl.utils.tensordict_utils import index_select_tensor_dict
 
 from samplemask.policy import RowPlan
 from samplemask_verl.advantage import decided, warn_if_silent
@@ -24,10 +24,10 @@ from samplemask_verl.config import VerlPolicy, acts, policy_of
 from samplemask_verl.decision import Decision
 from samplemask_verl.loss import EXCLUSION, MASKS, exclusion_column
 from samplemask_verl.refill import GroupVerdict, Judge, judge_groups
-from samplemask_verl.stage_queue import marking, reading, rewards_of
+from samplemask_verl.stage_queue import AllRows, reading, rewards_of, writing
 from samplemask_verl.steps import state_of
 from samplemask_verl.told import Told, decide_rows, read, told_by_fields, told_by_tags, verdict_fields
-from samplemask_verl.verify import check_unmoved, other_content
+from samplemask_verl.v1_verify import Before, nested, verify
 
 
 def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -39,10 +39,11 @@ def wrap_compute_advantage(host: ModuleType) -> Callable[[Callable[..., Any]], C
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _compute_advantage(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
-            policy = policy_of(self.config.algorithm)
+            algorithm = self.config.algorithm
+            policy = policy_of(algorithm)
             if not acts(policy):
                 return original(self, batch, metrics)
-            stage = _Stage(host, original, self, batch, metrics, policy)
+            stage = _Stage(host, original, self, algorithm, batch, metrics, policy)
             if not stage.rides:
                 told = told_by_fields(batch, read(host, batch))
                 return stage.run(told, stage.decide(told))
@@ -64,9 +65,9 @@ class _TagsAreOldError(Exception):
 class _RowsAreSilentError(Exception):
     """Ends verl's stage as soon as it has read its rows: it has to run on fewer."""
 
-    def __init__(self, told: Told, decision: Decision) -> None:
+    def __init__(self, told: Told, decision: Decision, ready: Any) -> None:
         super().__init__()
-        self.told, self.decision = told, decision
+        self.told, self.decision, self.ready = told, decision, ready
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class _Stage:
         host: The module verl.trainer.ppo.v1.trainer_base.
         original: verl's `_compute_advantage`.
         trainer: Its trainer.
+        algorithm: Its configuration of that name.
         batch: The batch's keys and tags.
         metrics: The step's metrics.
         policy: What to do with masked rows.
@@ -85,6 +87,7 @@ class _Stage:
     host: ModuleType
     original: Callable[..., Any]
     trainer: Any
+    algorithm: Any
     batch: Any
     metrics: dict[str, Any]
     policy: VerlPolicy
@@ -96,52 +99,53 @@ class _Stage:
 
     def read_and_run(self) -> Any:
         """Judge the rows by what verl reads, and let it go on, or begin again with the rows that vote."""
+        more = verdict_fields(self.batch)
 
         def judge(stored: Any) -> None:
             told = told_by_fields(self.batch, stored)
             decision = self.decide(told)
             if not decision.plan.changes_nothing:
-                raise _RowsAreSilentError(told, decision)
+                voters = np.flatnonzero(decision.plan.votes_B).tolist()
+                ready = index_select_tensor_dict(stored.exclude(*more), voters) if voters else None
+                raise _RowsAreSilentError(told, decision, ready)
             self.note(decision)
 
         try:
-            with reading(verdict_fields(self.batch), judge), _deciding():
+            with reading(more, judge), _deciding():
                 return self.original(self.trainer, self.batch, self.metrics)
         except _RowsAreSilentError as found:
-            told, decision = found.told, found.decision
-        return self.run(told, decision)
+            told, decision, ready = found.told, found.decision, found.ready
+        return self.run(told, decision, ready)
 
-    def run(self, told: Told, decision: Decision) -> Any:
-        """Let verl do its stage on the rows that vote, and write zeros for the others."""
+    def run(self, told: Told, decision: Decision, ready: Any = None) -> Any:
+        """Let verl do its stage on the rows that vote, and write zeros for those that do not train."""
         plan = decision.plan
-        if plan.changes_nothing:
-            written = self.estimate(told, plan)
-            self.note(decision)
-            return written
-        marks_B = exclusion_column(plan.trains_B, told.rows.padding_B, self.policy.denominator)
-        before = _Before.of(self) if self.policy.verify else None
-        with marking(marks_B[torch.from_numpy(plan.votes_B)]):
-            written = self.estimate(told, plan)
+        before = Before.of(self) if self.policy.verify and not plan.changes_nothing else None
+        written = self.estimate(told, plan, ready)
         self.note(decision)
         if before is not None:
-            _verify(self, before, plan)
-        silenced = _silence(self, told, plan, written, marks_B)
-        if not self.rides:
-            return _put(self, range(len(marks_B)), {EXCLUSION: marks_B})
-        return silenced if written is None else _joined(self, written, silenced)
+            verify(self, before, plan)
+        if plan.changes_nothing or (self.rides and written is not None):
+            return written
+        return _silence(self, told, plan, written)
 
     def decide(self, told: Told) -> Decision:
         """Say who trains and who votes."""
         warn_if_silent(told.verdicts)
-        return decide_rows(self.host, self.trainer.config.algorithm, told, self.policy)
+        return decide_rows(self.host, self.algorithm, told, self.policy)
 
     def note(self, decision: Decision) -> None:
         """Keep the decision for the step's metrics and updates."""
-        state_of(self.trainer).add(self.batch.keys, decision)
+        state_of(self.trainer).add(self.batch.keys, decision, masks_stay=self.rides)
         self.metrics.update(decision.metrics)
 
-    def estimate(self, told: Told, plan: RowPlan) -> Any:
+    def estimate(self, told: Told, plan: RowPlan, ready: Any = None) -> Any:
         """Let verl do its whole advantage stage on the voting rows; None when there are none.
+
+        Args:
+            told: The rows.
+            plan: Who trains and who votes.
+            ready: What verl will read of the voting rows, where that was read already.
 
         Raises:
             _TagsAreOldError: The rewards are others than those that were told. Nothing was written.
@@ -150,14 +154,41 @@ class _Stage:
         if not voters:
             return None
         voting = self.batch if len(voters) == len(self.batch.keys) else self.batch.select_keys(voters)
+        with _deciding(), self.riding(told, plan, ready) if self.rides else nullcontext():
+            return self.original(self.trainer, voting, self.metrics)
+
+    @contextmanager
+    def riding(self, told: Told, plan: RowPlan, ready: Any) -> Iterator[None]:
+        """Check what verl reads, and let it write all rows."""
 
         def check(stored: Any) -> None:
             rewards, _ = rewards_of(stored["rm_scores"])
             if not np.array_equal(rewards, told.rows.reward_B[plan.votes_B], equal_nan=True):
                 raise _TagsAreOldError
 
-        with reading((), check) if self.rides else nullcontext(), _deciding():
-            return self.original(self.trainer, voting, self.metrics)
+        if plan.changes_nothing:
+            riding = nullcontext()
+        else:
+            riding = writing(AllRows(self.batch.keys, plan, told.tokens_B, self.marks(told, plan)))
+        with reading((), check, ready), riding:
+            yield
+
+    def marks(self, told: Told, plan: RowPlan) -> torch.Tensor:
+        """Return the marks that take the rows that do not train out of the loss."""
+        return exclusion_column(plan.trains_B, told.rows.padding_B, self.policy.denominator)
+
+    def get(self, keys: list[str], name: str) -> Any:
+        """Read one field."""
+        partition = self.batch.partition_id
+        return self.host.tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=[name])[name]
+
+    def put(self, rows: Sequence[int], fields: dict[str, Any]) -> Any:
+        """Write fields of some of the batch's rows."""
+        return self.host.tq.kv_batch_put(
+            keys=[self.batch.keys[row] for row in rows],
+            partition_id=self.batch.partition_id,
+            fields=TensorDict(fields, batch_size=len(rows)),
+        )
 
 
 @contextmanager
@@ -189,95 +220,16 @@ def make_judge(host: ModuleType) -> Callable[[Any, VerlPolicy], Judge]:
     return of
 
 
-@dataclass(frozen=True)
-class _Before:
-    """What verl's advantage stage changes besides its results, as it was before the stage ran.
-
-    Attributes:
-        trainer: A shallow copy with a KL controller of its own, which learns from each run.
-        masks: The response mask of each row: rollout correction rejects tokens.
-    """
-
-    trainer: Any
-    masks: Any
-
-    @classmethod
-    def of(cls, stage: _Stage) -> _Before:
-        copied = copy(stage.trainer)
-        if hasattr(copied, "kl_ctrl_in_reward"):
-            copied.kl_ctrl_in_reward = copy(copied.kl_ctrl_in_reward)
-        return cls(copied, _field(stage, "response_mask"))
-
-
-def _verify(stage: _Stage, before: _Before, plan: RowPlan) -> None:
-    """Run the stage again with other rewards in the rows that do not vote, then put theirs back."""
-    if not plan.trains_B.any() or plan.votes_B.all():
-        return
-    keys = stage.batch.keys
-    silent = [row for row, votes in enumerate(plan.votes_B) if not votes]
-    scores = _field(stage, "rm_scores")
-    advantages = _advantages(stage, plan)
-    _put(stage, silent, {"rm_scores": _nested([other_content(scores[row]) for row in silent])})
-    _put(stage, range(len(plan.votes_B)), {"response_mask": _nested(before.masks)})
-    try:
-        again = replace(stage, trainer=before.trainer, metrics={})
-        told = told_by_fields(stage.batch, read(stage.host, stage.batch))
-        decision = again.decide(told)
-        again.estimate(told, decision.plan)
-        after = _advantages(stage, plan)
-    finally:
-        _put(stage, silent, {"rm_scores": _nested([scores[row] for row in silent])})
-    check_unmoved((plan, advantages), (decision.plan, after), keys.__getitem__)
-
-
-def _field(stage: _Stage, name: str) -> Any:
-    return [row.clone() for row in _get(stage, stage.batch.keys, name).unbind()]
-
-
-def _advantages(stage: _Stage, plan: RowPlan) -> torch.Tensor:
-    """Return the advantages of all rows, padded; zeros for rows that do not train."""
-    rows = np.flatnonzero(plan.trains_B)
-    stored = _get(stage, [stage.batch.keys[row] for row in rows], "advantages")
-    values = stored.to_padded_tensor(padding=0.0)
-    advantages = values.new_zeros((len(plan.trains_B), values.shape[1]))
-    advantages[torch.from_numpy(rows)] = values
-    return advantages
-
-
-def _get(stage: _Stage, keys: list[str], name: str) -> Any:
-    partition = stage.batch.partition_id
-    return stage.host.tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=[name])[name]
-
-
-def _put(stage: _Stage, rows: Sequence[int], fields: dict[str, Any]) -> Any:
-    return stage.host.tq.kv_batch_put(
-        keys=[stage.batch.keys[row] for row in rows],
-        partition_id=stage.batch.partition_id,
-        fields=TensorDict(fields, batch_size=len(rows)),
-    )
-
-
-def _silence(stage: _Stage, told: Told, plan: RowPlan, written: Any, marks_B: torch.Tensor) -> Any:
-    """Write zeros for the rows that do not train, and the mark that takes them out of the loss."""
-    silent = np.flatnonzero(~plan.trains_B)
-    tokens = told.tokens_B[silent].tolist()
-    fields = _stage_fields(stage.trainer.config.algorithm, written)
-    zeros = {name: _nested([torch.zeros(length) for length in tokens]) for name in fields}
-    masks = _nested([torch.zeros(length, dtype=torch.int64) for length in tokens])
-    marks = marks_B[torch.from_numpy(silent)]
-    return _put(stage, silent.tolist(), {**zeros, **dict.fromkeys(MASKS, masks), EXCLUSION: marks})
-
-
-def _joined(stage: _Stage, written: Any, silenced: Any) -> Any:
-    """Return the whole batch as TransferQueue describes it, from what was written for its two parts."""
-    batch = stage.batch
-    tags = {key: tag for part in (written, silenced) for key, tag in zip(part.keys, part.tags, strict=True)}
-    return stage.host.KVBatchMeta(
-        keys=list(batch.keys),
-        tags=[tags[key] for key in batch.keys],
-        partition_id=batch.partition_id,
-        fields=[name for name in silenced.fields if name in written.fields],
-    )
+def _silence(stage: _Stage, told: Told, plan: RowPlan, written: Any) -> Any:
+    """Write zeros for the rows that do not train, and the marks, where no write of verl's carries them."""
+    silent = np.flatnonzero(~plan.trains_B).tolist()
+    marks = {EXCLUSION: stage.marks(told, plan)}
+    zeros = nested([torch.zeros(length) for length in told.tokens_B[silent].tolist()])
+    fields = dict.fromkeys(_stage_fields(stage.algorithm, written), zeros)
+    if stage.rides:  # nobody votes
+        return stage.put(silent, {**fields, **marks})
+    stage.put(silent, {**fields, **dict.fromkeys(MASKS, zeros.long())})
+    return stage.put(range(len(plan.trains_B)), marks)
 
 
 def _stage_fields(algorithm: Any, written: Any) -> list[str]:
@@ -288,7 +240,3 @@ def _stage_fields(algorithm: Any, written: Any) -> list[str]:
     if written is not None and "rollout_is_weights" in (written.fields or ()):
         fields.append("rollout_is_weights")
     return fields
-
-
-def _nested(rows: list[torch.Tensor]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)

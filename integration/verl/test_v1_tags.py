@@ -122,7 +122,7 @@ def test_a_session_of_several_outputs_padding_and_verls_batch_are_judged_without
     queue_calls.clear()
     metrics = {}
     result = trainer()._compute_advantage(batch, metrics)
-    assert [name for name, _ in queue_calls] == ["get", "put", "put"]
+    assert [name for name, _ in queue_calls] == ["get", "put"]
     assert "extra_fields" not in queue_calls[0][1]
     assert metrics["mask_sample/masked_pct"] == pytest.approx(100 / 6)  # one session of six
     stored = tq.kv_batch_get(result.keys, "train", ["advantages"])["advantages"].unbind()

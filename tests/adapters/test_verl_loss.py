@@ -88,6 +88,8 @@ def test_masks_become_zero_in_excluded_rows_whatever_their_layout():
     mask = jagged([1, 1], [1])
     assert lists(zero_rows(mask, excluded)) == [[0, 0], [1]]
     assert lists(mask) == [[1, 1], [1]]
+    padded = torch.nested.to_padded_tensor(zero_rows(mask, excluded), padding=7)
+    assert padded.tolist() == [[0, 0], [1, 7]]
     assert zero_rows(torch.ones(2, 3, dtype=torch.long), excluded).tolist() == [[0, 0, 0], [1, 1, 1]]
 
 

@@ -3,22 +3,26 @@
 import asyncio
 import math
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensordict", reason="tensordict is not installed here")
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from samplemask import ContractError, SeamError
+from samplemask import ContractError, RowPlan, SeamError
 from samplemask_verl.loss import EXCLUSION
 from samplemask_verl.stage_queue import (
-    marking,
+    AllRows,
     reading,
     rewards_of,
     tagged,
     wrap_async_put,
     wrap_get,
     wrap_put,
+    writing,
 )
 
 STORED = {"uid": torch.arange(2), "extra_fields": torch.tensor([7, 8]), "values": torch.zeros(2)}
@@ -55,18 +59,99 @@ def test_a_stage_that_reads_nothing_is_refused():
         pass
 
 
-def test_a_write_carries_the_marks_and_what_the_writer_holds_stays_as_it_is():
+def test_a_reader_may_try_again():
+    tries = []
+
+    def fails_once(keys, partition_id, select_fields):
+        tries.append(select_fields)
+        if len(tries) == 1:
+            raise ValueError("routed_experts")
+        return read(keys, partition_id, select_fields)
+
+    seen, get = [], wrap_get(fails_once)
+    with reading(["extra_fields"], seen.append):
+        with pytest.raises(ValueError, match="routed_experts"):
+            get(["a", "b"], "train", ["uid", "routed_experts"])
+        get(["a", "b"], "train", ["uid"])
+        get(["a", "b"], "train", ["values"])
+    assert [sorted(stored.keys()) for stored in seen] == [["extra_fields", "uid"]]
+    assert tries == [["uid", "routed_experts", "extra_fields"], ["uid", "extra_fields"], ["values"]]
+
+
+def test_what_was_read_already_is_not_read_again():
+    ready, seen = TensorDict({"uid": torch.tensor([5])}, 1), []
+    with reading((), seen.append, ready):
+        assert wrap_get(None)(["a"], "train", ["uid"]) is ready
+        assert sorted(get(["a", "b"], "train", ["values"]).keys()) == ["values"]
+    assert seen == [ready]
+
+
+def jagged(*rows):
+    return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+
+def rows_of(votes, trains, tokens):
+    votes_B, trains_B = np.array(votes, dtype=bool), np.array(trains, dtype=bool)
+    keys = [f"k{row}" for row in range(len(votes))]
+    marks_B = torch.from_numpy(1 - trains_B.astype(np.int64))
+    return AllRows(keys, RowPlan(trains_B, votes_B, ~votes_B), np.array(tokens), marks_B)
+
+
+# Silent rows: the first, two neighbours, the last; k2 votes and does not train.
+SOME = rows_of(votes=[0, 1, 1, 0, 1, 0], trains=[0, 1, 0, 0, 1, 0], tokens=[2, 1, 3, 1, 2, 1])
+GIVEN = jagged([1.0], [2.0, 2.0, 2.0], [3.0, 4.0])
+
+
+def test_the_write_of_the_rows_that_vote_writes_all_rows_and_their_marks():
     written = []
-    put = wrap_put(lambda keys, partition_id, fields, tags: written.append((fields, tags)))
-    fields = TensorDict({"advantages": torch.zeros(2)}, 2)
-    with marking(torch.tensor([0, 1])):
-        put(keys=["a", "b"], partition_id="train", fields=fields)
-    with marking(None):
-        put(keys=["a", "b"], partition_id="train", fields=fields)
-    put(["a", "b"], "train", tags=[{}, {}])
-    assert written[0][0][EXCLUSION].tolist() == [0, 1]
-    assert sorted(written[1][0].keys()) == sorted(fields.keys()) == ["advantages"]
-    assert written[2] == (None, [{}, {}])
+    put = wrap_put(lambda keys, partition_id, fields, tags: written.append((keys, fields, tags)))
+    fields = TensorDict({"advantages": GIVEN, "response_mask": GIVEN.long()}, 3)
+    other = TensorDict({"advantages": torch.zeros(1)}, 1)
+    with writing(SOME):
+        put(["k1", "k4"], "train", other)
+        put(["k1", "k2", "k4"], "train", fields, [{}, {}, {}])
+        put(keys=["k1", "k2", "k4"], partition_id="train", fields=fields)
+        put(["k1", "k2", "k4"], "train", fields)
+    assert written[0] == (["k1", "k4"], other, None)
+    assert written[1] == (["k1", "k2", "k4"], fields, [{}, {}, {}])
+    keys, whole, tags = written[2]
+    assert (keys, tags, whole.batch_size) == (SOME.keys, None, (6,))
+    expected = [[0, 0], [1], [0, 0, 0], [0], [3, 4], [0]]
+    for name, dtype in (("advantages", torch.float32), ("response_mask", torch.int64)):
+        assert [row.tolist() for row in whole[name].unbind()] == expected
+        assert whole[name].dtype == dtype
+    assert whole["advantages"].to_padded_tensor(9.0)[1].tolist() == [1, 9, 9]
+    assert whole[EXCLUSION].tolist() == [1, 0, 1, 1, 0, 1]
+    assert written[3][1] is fields  # the first write only
+    assert sorted(fields.keys()) == ["advantages", "response_mask"]
+
+
+def test_rows_have_the_lengths_that_verl_gave_them():
+    told = rows_of(votes=[1, 0, 1], trains=[1, 0, 1], tokens=[9, 2, 9])
+    whole = told.of(TensorDict({"returns": jagged([1.0], [2.0, 3.0])}, 2))
+    assert [row.tolist() for row in whole["returns"].unbind()] == [[1], [0, 0], [2, 3]]
+
+
+ROW = st.tuples(st.booleans(), st.booleans(), st.integers(0, 3))  # votes, trains, tokens
+
+
+@given(st.lists(ROW, min_size=1).filter(lambda rows: any(votes for votes, _, _ in rows)))
+def test_each_row_is_verls_or_zeros(said):
+    votes, trains, tokens = zip(*said, strict=True)
+    trains = np.logical_and(votes, trains)
+    given_rows = [[row + 1.0] * length for row, length in enumerate(tokens) if votes[row]]
+    whole = rows_of(votes, trains, tokens).of(TensorDict({"returns": jagged(*given_rows)}, sum(votes)))
+    expected = [
+        [(row + 1.0) * trained] * length
+        for row, (trained, length) in enumerate(zip(trains, tokens, strict=True))
+    ]
+    assert [row.tolist() for row in whole["returns"].unbind()] == expected
+
+
+def test_a_stage_that_writes_nothing_is_refused():
+    refused = pytest.raises(SeamError, match=r"expected it to write its rows .* found no such write")
+    with refused, writing(SOME):
+        wrap_put(lambda *put: None)(["k1", "k4"], "train", TensorDict({"advantages": torch.zeros(2)}, 2))
 
 
 KEYS = ["u_0_0", "u_1_0"]
