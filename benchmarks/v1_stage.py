@@ -1,4 +1,4 @@
-"""verl's V1 advantage stage on the real TransferQueue, stock (`action: ignore`) and with samplemask.
+"""verl's V1 advantage stage on the real TransferQueue, without and with samplemask.
 
 python benchmarks/v1_stage.py ROWS SHORTEST LONGEST    # such as 512 1000 4000 response tokens
 
@@ -6,8 +6,8 @@ Rows are stored by the call of verl's agent loop: by stock verl for `stock` and 
 is not in the rollout workers and verdicts have to be read, and with the plugin for `tags`.
 
 Prints wall-clock milliseconds, the best of several rounds in turn, and those of each TransferQueue call: the
-calls wait for other processes, so processor time would not show them. The ratio is the median of the rounds',
-each to stock in the same round. Storing is timed, too.
+calls wait for other processes, so processor time would not show them. The ratios are the median and the
+quartiles of the rounds', each to stock in the same round. Storing is timed, too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import os
 import sys
 import time
 from copy import copy
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 import transfer_queue as tq
+import transfer_queue.interface
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -40,9 +41,8 @@ class Trainer(trainer_base.PPOTrainer):
 
     on_sample_end = on_step_end = None
 
-    def __init__(self, action: str) -> None:
+    def __init__(self) -> None:
         algorithm = {"adv_estimator": "grpo", "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False}
-        algorithm["mask_sample"] = {"action": action}
         actor = {"rollout": {"n": GROUP}}
         self.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": actor})
 
@@ -76,18 +76,18 @@ def put(name: str, rows: int, shortest: int, longest: int, share: float) -> tq.K
 
 
 def timed(name: str, calls: list[str]) -> None:
-    """Make a function of TransferQueue note in `calls` how long each call took."""
-    function = getattr(tq, name)
+    """Make a function of TransferQueue note in `calls` how long each call took, beneath what is patched."""
+    function = getattr(transfer_queue.interface, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    async def call(**kwargs: Any) -> Any:
         start = time.perf_counter()
         try:
-            return function(*args, **kwargs)
+            return await function(**kwargs)
         finally:
             took = 1e3 * (time.perf_counter() - start)
-            calls.append(f"{name.removeprefix('kv_batch_')} {len(kwargs['keys'])} rows {took:.0f}")
+            calls.append(f"{name.removeprefix('async_kv_batch_')} {len(kwargs['keys'])} rows {took:.0f}")
 
-    setattr(tq, name, call)
+    setattr(transfer_queue.interface, name, call)
 
 
 def main(*sizes: int) -> None:
@@ -99,24 +99,27 @@ def main(*sizes: int) -> None:
     batches = {f"fields, {name}": put(f"fields, {name}", *sizes, share) for name, share in shares.items()}
     samplemask_verl.install()
     batches |= {f"tags, {name}": put(f"tags, {name}", *sizes, share) for name, share in shares.items()}
-    cases = {"stock": ("ignore", batches["fields, healthy"])}
-    cases |= {name: ("exclude", batch) for name, batch in batches.items()}
+    cases = {"stock": batches["fields, healthy"], **batches}
     calls: list[str] = []
-    timed("kv_batch_get", calls)
-    timed("kv_batch_put", calls)
+    timed("async_kv_batch_get", calls)
+    timed("async_kv_batch_put", calls)
     took: dict[str, list[float]] = {case: [] for case in cases}
     made = {}
     for _ in range(max(25, 4_000 // sizes[0])):
-        for case, (action, batch) in cases.items():
+        samplemask_verl.uninstall()
+        for case, batch in cases.items():
             calls.clear()
+            trainer, batch = Trainer(), copy(batch)
             start = time.perf_counter()
-            Trainer(action)._compute_advantage(copy(batch), {})
+            trainer._compute_advantage(batch, {})
             took[case].append(1e3 * (time.perf_counter() - start))
             if took[case][-1] == min(took[case]):
                 made[case] = "; ".join(calls)
+            samplemask_verl.install()  # all but the first case
     for case, rounds in took.items():
-        ratio = median(ours / stock for ours, stock in zip(rounds, took["stock"], strict=True))
-        print(f"{case:20} {min(rounds):6.1f} ms  ratio {ratio:.3f}  {made[case]}")
+        ratios = [ours / stock for ours, stock in zip(rounds, took["stock"], strict=True)]
+        low, middle, high = quantiles(ratios, n=4)
+        print(f"{case:20} {min(rounds):6.1f} ms  ratio {middle:.3f} ({low:.3f} to {high:.3f})  {made[case]}")
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

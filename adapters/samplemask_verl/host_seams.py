@@ -101,7 +101,7 @@ V1_COMPUTE_METRICS = Seam(
     attribute="PPOTrainer._compute_metrics",
     parameters=("self", "batch", "metrics", "timing_raw", "global_steps", "epoch"),
     source="verl 0.9.1, verl/trainer/ppo/v1/trainer_base.py",
-    why="Tells verl's data metrics which rows were measured.",
+    why="Tells verl's data metrics which rows were measured and which trained.",
     removable_when="verl leaves masked rows out of its metrics.",
 )
 
@@ -202,7 +202,7 @@ V1_READ = Seam(
     attribute="kv_batch_get",
     parameters=("keys", "partition_id", "select_fields"),
     source="TransferQueue 0.1.11, transfer_queue/interface.py",
-    why="Shows what V1's advantage stage reads, with the verdicts where tags lack them; other reads pass.",
+    why="Shows what V1's advantage stage and metrics read, with verdicts that tags lack; other reads pass.",
     removable_when="verl's advantage stage excludes masked rows itself.",
 )
 
@@ -211,7 +211,7 @@ V1_WRITE = Seam(
     attribute="kv_batch_put",
     parameters=("keys", "partition_id", "fields", "tags"),
     source="TransferQueue 0.1.11, transfer_queue/interface.py",
-    why="Lets the write of V1's advantage stage carry the marks of its rows; tags rows as below.",
+    why="Lets V1's advantage stage write all rows, those that do not train as zeros; tags rows as below.",
     removable_when="verl's advantage stage excludes masked rows itself.",
     more_allowed=True,
 )

@@ -1,5 +1,6 @@
 """Real V1 advantage stage, real TransferQueue: one write brings all rows, and metrics see who trained."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ pytest.importorskip("verl", reason="verl is not installed in this environment")
 tq = pytest.importorskip("transfer_queue", reason="TransferQueue is not installed")
 import torch
 from tensordict import NonTensorStack, TensorDict
-from test_v1_advantage import FOUR, LENGTHS, put, trainer
+from test_v1_advantage import FOUR, LENGTHS, trainer
+from test_v1_advantage import put as put_run
 from test_v1_verify import REJECTION
 from verl.trainer.ppo.core_algos import FixedKLController
 
@@ -18,8 +20,13 @@ from samplemask_verl.loss import EXCLUDED, EXCLUSION, KEPT
 
 pytestmark = pytest.mark.usefixtures("transfer_queue", "plugin", "judged_by")
 
+COUNTER = itertools.count()
 THIRD = 0.3333333432674408  # in 32 bits
 LOST = masked("session_lost")
+
+
+def put(infos, **more):
+    return put_run(infos, run=f"write{next(COUNTER)}", **more)  # keys that no other module has
 
 
 def stored(batch, *names):
