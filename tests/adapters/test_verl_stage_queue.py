@@ -130,6 +130,7 @@ def test_rows_have_the_lengths_that_verl_gave_them():
     told = rows_of(votes=[1, 0, 1], trains=[1, 0, 1], tokens=[9, 2, 9])
     whole = told.of(TensorDict({"returns": jagged([1.0], [2.0, 3.0])}, 2))
     assert [row.tolist() for row in whole["returns"].unbind()] == [[1], [0, 0], [2, 3]]
+    assert told.tokens_B.tolist() == [9, 2, 9]
 
 
 ROW = st.tuples(st.booleans(), st.booleans(), st.integers(0, 3))  # votes, trains, tokens
