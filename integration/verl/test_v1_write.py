@@ -14,6 +14,7 @@ from test_v1_advantage import FOUR, LENGTHS, trainer
 from test_v1_advantage import put as put_run
 from test_v1_verify import REJECTION
 from verl.trainer.ppo.core_algos import FixedKLController
+from verl.trainer.ppo.v1 import trainer_base
 
 from samplemask_verl import masked, scored
 from samplemask_verl.loss import EXCLUDED, EXCLUSION, KEPT
@@ -66,6 +67,20 @@ def test_a_row_that_votes_but_does_not_train_is_written_as_zeros():
     trainer(mask_sample={"action": "loss_multiplier"})._compute_advantage(batch, {})
     assert stored(batch, "advantages")[0] == [[0.5] * 3, [0.0] * 2, [-0.5] * 4, [-0.5]]
     assert stored(batch, "response_mask")[0] == [[1] * 3, [1] * 2, [1] * 4, [1]]
+
+
+def test_verls_stage_is_given_its_own_fields_of_the_rows_that_vote(monkeypatch):
+    given, name = [], "compute_advantage_for_multi_trajectories"
+    original = getattr(trainer_base, name)
+
+    def watched(data, **kwargs):
+        given.append((sorted(data.batch.keys()), data.batch["rm_scores"].sum(-1).tolist()))
+        return original(data, **kwargs)
+
+    monkeypatch.setattr(trainer_base, name, watched)
+    trainer()._compute_advantage(put(FOUR, scores=[1.0, 7.0, 0.5, 0.0]), {})
+    fields = ["old_log_probs", "ref_log_prob", "response_mask", "rm_scores", "rollout_log_probs"]
+    assert given == [([*fields, "token_level_rewards", "token_level_scores", "values"], [1.0, 0.5, 0.0])]
 
 
 def test_every_field_that_verl_writes_is_there_for_every_row():
