@@ -174,6 +174,7 @@ def test_means_are_over_finite_rewards_and_left_out_when_nothing_was_measured():
 
 def test_the_mean_of_the_largest_rewards_does_not_overflow():
     assert metrics([1, 0, 0], [0.0, 1.5e308, 1.5e308])["reward_unmasked"] == 1.5e308
+    assert metrics([1, 0, 0], [0.0, 1.5e308, 1.0e308])["reward_unmasked"] == 1.25e308
     assert metrics([1, 0, 0], [0.0, 1.5e308, -1.5e308])["reward"] == 0.0
     largest = 1.7976931348623157e308  # a third of it, three times, is rounded to infinity
     assert metrics([1, 0, 0, 0], [math.nan, *[largest] * 3])["reward_unmasked"] == largest
