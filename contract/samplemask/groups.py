@@ -105,7 +105,10 @@ def _found(ids_B: npt.NDArray[Any]) -> Groups:
         return Groups(None, np.zeros(0, dtype=np.intp), 0)
     addresses = _addresses(ids_B)
     edges = None if addresses is None else _edges(addresses)
-    edges = _edges(ids_B) if edges is None else edges
+    if edges is None:
+        edges = _edges(ids_B)
+        if ids_B.dtype == object and edges is not None and not _are_plain(ids_B.tolist()):
+            edges = None  # equal ids may yet have different hashes, as np.float32(0.1) and 0.1 do
     if edges is None:
         return Groups(None, *_number(ids_B))
     codes_R, number = _number(ids_B[edges[:-1]], edges)
@@ -152,7 +155,7 @@ def _number(ids_R: npt.NDArray[Any], rows_R: Codes | None = None) -> tuple[Codes
         raise ContractError.of("group_B", "a group id in every row", ids_R, _TO_DO)
     try:
         codes_R, groups = _look_up(ids_R, runs=rows_R is not None)
-        if set(map(type, groups)) <= {str, bytes, int}:  # as in all but the oddest batches
+        if _are_plain(groups):  # as in all but the oddest batches
             return codes_R, len(groups)
         if any(hasattr(group, "tolist") for group in groups):
             raise TypeError("tensors hash by identity, so each would be its own group")
@@ -168,6 +171,10 @@ def _number(ids_R: npt.NDArray[Any], rows_R: Codes | None = None) -> tuple[Codes
             row = run if rows_R is None else rows_R[run]
             raise ContractError.of(f"group_B[{row}]", "a group id", group, _TO_DO)
     return codes_R, len(groups)
+
+
+def _are_plain(ids: Iterable[Any]) -> bool:
+    return set(map(type, ids)) <= {str, bytes, int}
 
 
 def _number_integers(ids_R: npt.NDArray[Any]) -> tuple[Codes, int]:

@@ -92,6 +92,30 @@ def test_a_group_may_have_several_runs(ids, piece, monkeypatch):
     assert found.per_row(np.array([0.1, 0.2])).tolist() == [0.1, 0.1, 0.2, 0.2] * 2
 
 
+class NeverUnequal(str):
+    __slots__ = ()
+
+    def __ne__(self, other):
+        return False
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [np.float32(0.1), np.float32(0.1), 0.1, 0.1],  # equal, but their hashes are not
+        [(1,), (1,), np.int64(1), np.int64(1)],  # numpy compares its number with each of the tuple's
+        [(np.float32(0.1),), (np.float32(0.1),), (0.1,), (0.1,)],
+        [NeverUnequal("a"), NeverUnequal("a"), NeverUnequal("b"), NeverUnequal("b")],
+    ],
+    ids=repr,
+)
+def test_neighbours_are_one_group_only_where_a_dictionary_says_so(ids):
+    codes, number = group_codes(ids, 4)
+    assert (codes.tolist(), number) == ([0, 0, 1, 1], 2)
+
+
 def test_runs_of_more_rows_than_a_byte_counts():
     found = find_groups(repeated(("a", 300), ("b", 400)), 700)
     assert found.count_rows(np.ones(700, dtype=bool)).tolist() == [300, 400]
