@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import TensorDict
 
 from samplemask.errors import SeamError
 from samplemask.policy import RowPlan
 from samplemask_verl.loss import EXCLUSION
 from samplemask_verl.tags import COLUMNS, TAG, tag_of, uid_of
 from samplemask_verl.verdicts import VERDICT_FIELDS, unwrapped
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 Wrapper = Callable[..., Any]
 
@@ -61,6 +63,8 @@ class AllRows:
         Returns:
             Each (B, T*), zeros for the rows that do not train.
         """
+        from tensordict import TensorDict  # the legacy trainer loads this module, too, and needs no queue
+
         spread = {name: self._spread(value) for name, value in fields.items()}
         return TensorDict({**spread, EXCLUSION: self.marks_B}, batch_size=len(self.keys))
 
