@@ -55,7 +55,7 @@ class AllRows:
         return list(keys) == [self.keys[row] for row in np.flatnonzero(self.plan.votes_B)]
 
     def of(self, fields: TensorDict) -> TensorDict:
-        """Return the fields of all rows, with their marks.
+        """Return the fields of all rows, with their marks where there are any: padding of verl's has none.
 
         Args:
             fields: Those of the rows that vote, each (V, T*) of response tokens.
@@ -66,7 +66,8 @@ class AllRows:
         from tensordict import TensorDict  # the legacy trainer loads this module, too, and needs no queue
 
         spread = {name: self._spread(value) for name, value in fields.items()}
-        return TensorDict({**spread, EXCLUSION: self.marks_B}, batch_size=len(self.keys))
+        marks = {EXCLUSION: self.marks_B} if self.marks_B.any() else {}
+        return TensorDict({**spread, **marks}, batch_size=len(self.keys))
 
     def _spread(self, value: torch.Tensor) -> torch.Tensor:
         """Copy runs of rows, not rows: between two rows that do not train lie the others as they are."""

@@ -69,6 +69,14 @@ def test_a_row_that_votes_but_does_not_train_is_written_as_zeros():
     assert stored(batch, "response_mask")[0] == [[1] * 3, [1] * 2, [1] * 4, [1]]
 
 
+def test_a_healthy_step_with_rows_of_padding_carries_no_marks():
+    infos = [scored(1.0), scored(0.0), scored(1.0)]
+    batch = put(infos, uids=["a", "a", "pad"], padding=(2,))
+    result = trainer()._compute_advantage(batch, {})
+    assert stored(batch, "advantages")[0] == [[0.5] * 3, [-0.5] * 2, [0.0] * 4]
+    assert EXCLUSION not in result.fields  # so the training engine is stock, and its metrics
+
+
 def test_verls_stage_is_given_its_own_fields_of_the_rows_that_vote(monkeypatch):
     given, name = [], "compute_advantage_for_multi_trajectories"
     original = getattr(trainer_base, name)

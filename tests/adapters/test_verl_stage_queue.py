@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,6 +132,13 @@ def test_rows_have_the_lengths_that_verl_gave_them():
     whole = told.of(TensorDict({"returns": jagged([1.0], [2.0, 3.0])}, 2))
     assert [row.tolist() for row in whole["returns"].unbind()] == [[1], [0, 0], [2, 3]]
     assert told.tokens_B.tolist() == [9, 2, 9]
+
+
+def test_rows_of_which_none_is_excluded_carry_no_marks():
+    padded = replace(rows_of(votes=[1, 0], trains=[1, 0], tokens=[1, 2]), marks_B=torch.zeros(2, dtype=int))
+    whole = padded.of(TensorDict({"returns": jagged([1.0])}, 1))
+    assert [row.tolist() for row in whole["returns"].unbind()] == [[1], [0, 0]]
+    assert EXCLUSION not in whole
 
 
 ROW = st.tuples(st.booleans(), st.booleans(), st.integers(0, 3))  # votes, trains, tokens
