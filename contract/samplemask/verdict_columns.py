@@ -94,7 +94,10 @@ def _coded(column: Column) -> _Coded:
     if isinstance(column, np.ndarray) and column.dtype == bool:
         return column.astype(np.intp), (False, True)
     values = _as_list(column)
-    if not set(map(type, values)) <= _PLAIN:
+    types = set(map(type, values))
+    if types == {bool}:
+        return np.fromiter(values, np.intp, len(values)), (False, True)
+    if not types <= _PLAIN:
         return np.arange(len(values)), values
     return numbered(values, len(values))
 
