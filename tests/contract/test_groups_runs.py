@@ -92,6 +92,12 @@ def test_a_group_may_have_several_runs(ids, piece, monkeypatch):
     assert found.per_row(np.array([0.1, 0.2])).tolist() == [0.1, 0.1, 0.2, 0.2] * 2
 
 
+def test_a_group_that_comes_back_late_is_the_same_group(monkeypatch):
+    monkeypatch.setattr(groups, "_PIECE", 2)
+    codes, number = group_codes([1, 1, 2, 2, 3, 3, 2, 2], 8)  # the least hash is no other's
+    assert (codes.tolist(), number) == ([0, 0, 1, 1, 2, 2, 1, 1], 3)
+
+
 class NeverUnequal(str):
     __slots__ = ()
 
