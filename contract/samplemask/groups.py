@@ -166,11 +166,19 @@ def _number(ids_R: npt.NDArray[Any], rows_R: Codes | None = None) -> tuple[Codes
         except TypeError as error:
             raise ContractError.of("group_B", "hashable group ids", ids_R[0], _TO_DO) from error
     for code, group in enumerate(groups):
-        if group is None or group != group:  # None or NaN: a row that belongs nowhere
+        if _is_missing(group):
             run = int(np.argmax(codes_R == code))
             row = run if rows_R is None else rows_R[run]
             raise ContractError.of(f"group_B[{row}]", "a group id", group, _TO_DO)
     return codes_R, len(groups)
+
+
+def _is_missing(group: Any) -> bool:
+    """Tell whether an id is None, NaN or pandas' NA: a row that belongs nowhere."""
+    try:
+        return group is None or bool(group != group)
+    except TypeError:  # of NA nothing is true or false
+        return True
 
 
 def _are_plain(ids: Iterable[Any]) -> bool:

@@ -241,3 +241,20 @@ def test_ids_of_a_users_own_class_are_kept_as_they_are():
         item = "an attribute that has nothing to do with tensors"
 
     assert partition([Named("a"), Named("b"), Named("a")]) == [[0, 2], [1]]
+
+
+def test_an_id_that_is_neither_equal_nor_unequal_to_itself_is_missing():
+    class NotAvailable:  # as pandas.NA
+        def __ne__(self, other):
+            return self
+
+        def __eq__(self, other):
+            return self
+
+        def __bool__(self):
+            raise TypeError("boolean value of NA is ambiguous")
+
+        __hash__ = object.__hash__
+
+    with pytest.raises(ContractError, match=r"group_B\[1\]: expected a group id"):
+        group_codes(["a", NotAvailable(), "a"], 3)
