@@ -15,9 +15,8 @@ from samplemask.errors import ContractError
 
 Codes = npt.NDArray[np.intp]
 _TO_DO = "Pass one id per row, such as verl's uid or the index of the prompt."
-_PIECE = (
-    1 << 16
-)  # so many rows, runs or ids at a time need little memory, most of it in the processor's cache
+# So many rows, runs or ids at a time need little memory, most of it in the processor's cache.
+_PIECE = 1 << 16
 
 
 class Groups(NamedTuple):
