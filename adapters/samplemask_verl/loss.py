@@ -71,11 +71,11 @@ def wrap_train_batch(
                 outputs = _nothing_trained(tools, self, data)
             else:
                 self._samplemask_trained = not tools.get(data, "update_lr_scheduler", default=False)
-                prepared = _prepared(tools, data, uncounted)
                 rows = rows_to_pass(self, tools, data, (data[EXCLUSION] == KEPT).tolist(), device)
                 if rows is not None:
                     tell_computed_tokens(self, tools, data, rows)
-                    prepared = tools.index_select_tensor_dict(prepared, rows)
+                    data = tools.index_select_tensor_dict(data, rows)
+                prepared = _prepared(tools, data, uncounted)
                 outputs = original(self, prepared, on_kept_rows(tools, loss_function))
             if self.is_mp_src_rank_with_outputs():
                 outputs["metrics"][LEFT_OUT] = [float(excluded)]
